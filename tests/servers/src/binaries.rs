@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Context as _;
 
 /// A program of a server, and its Debian package.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Binary {
     name: &'static str,
     /// Alternative program if the first is missing.
@@ -23,12 +23,16 @@ pub(crate) const PG_BASEBACKUP: Binary = Binary::new("pg_basebackup", "postgresq
 pub(crate) const MARIADBD: Binary = Binary::new("mariadbd", "mariadb-server");
 pub(crate) const MARIADB_INSTALL_DB: Binary = Binary::new("mariadb-install-db", "mariadb-server");
 pub(crate) const MARIADB: Binary = Binary::new("mariadb", "mariadb-server");
+/// Only in a [release](crate::Release): in a Debian of the machine, MariaDB has programs of these names.
+pub(crate) const MYSQLD: Binary = Binary::new("mysqld", "mysql-server-core");
+pub(crate) const MYSQL: Binary = Binary::new("mysql", "mysql-client-core");
 /// Provider of Galera, a library that MariaDB loads.
 pub(crate) const GALERA: Binary = Binary::new("libgalera_smm.so", "galera-4");
 /// Program with which a node of Galera copies its data to one that joins.
 pub(crate) const RSYNC: Binary = Binary::new("rsync", "rsync");
 pub(crate) const REDIS_SERVER: Binary =
     Binary::new("redis-server", "redis-server").or("valkey-server");
+pub(crate) const VALKEY_SERVER: Binary = Binary::new("valkey-server", "valkey-server");
 pub(crate) const REDIS_CLI: Binary = Binary::new("redis-cli", "redis-server").or("valkey-cli");
 pub(crate) const RABBITMQ_SERVER: Binary = Binary::new("rabbitmq-server", "rabbitmq-server");
 /// Port mapper of Erlang nodes.
@@ -100,6 +104,7 @@ pub fn versions() -> BTreeMap<String, String> {
         ("PostgreSQL", POSTGRES),
         ("MariaDB", MARIADBD),
         ("Redis", REDIS_SERVER),
+        ("PgBouncer", PGBOUNCER),
     ];
     let installed = servers.into_iter().filter_map(|(name, binary)| {
         let program = binary.find().ok()?;
@@ -111,7 +116,7 @@ pub fn versions() -> BTreeMap<String, String> {
 }
 
 /// The version in the answer of a server's program to `--version`: the first word of digits and dots.
-fn version(answer: &str) -> Option<String> {
+pub(crate) fn version(answer: &str) -> Option<String> {
     let words = answer.split_whitespace();
     let numbers = words.map(|word| word.trim_start_matches("v="));
     numbers
@@ -143,7 +148,7 @@ impl Binary {
         let directories: Vec<_> = std::iter::once("/usr/lib/rabbitmq/bin".into())
             .chain(std::env::split_paths(&path))
             .chain(["/usr/sbin", "/usr/local/sbin", "/usr/lib/galera"].map(Into::into))
-            .chain(postgres_directories())
+            .chain(postgres_directories(Path::new("/")))
             .collect();
         self.find_in(&directories).with_context(|| {
             let Self { name, package, .. } = self;
@@ -151,7 +156,18 @@ impl Binary {
         })
     }
 
-    fn find_in(self, directories: &[PathBuf]) -> Option<PathBuf> {
+    /// Path of the program in a tree of directories that is laid out like Debian.
+    pub(crate) fn find_below(self, root: &Path) -> anyhow::Result<PathBuf> {
+        let directories: Vec<_> = ["usr/sbin", "usr/bin"]
+            .map(|it| root.join(it))
+            .into_iter()
+            .chain(postgres_directories(root))
+            .collect();
+        self.find_in(&directories)
+            .with_context(|| format!("{} has no `{}`", root.display(), self.name))
+    }
+
+    pub(crate) fn find_in(self, directories: &[PathBuf]) -> Option<PathBuf> {
         let in_any = |name| {
             let mut paths = directories.iter().map(|directory| directory.join(name));
             paths.find(|it| it.is_file())
@@ -161,8 +177,9 @@ impl Binary {
 }
 
 /// Directories of PostgreSQL's programs. Debian installs several versions; the newest comes first.
-fn postgres_directories() -> Vec<PathBuf> {
-    let mut versions: Vec<_> = Path::new("/usr/lib/postgresql")
+fn postgres_directories(root: &Path) -> Vec<PathBuf> {
+    let mut versions: Vec<_> = root
+        .join("usr/lib/postgresql")
         .read_dir()
         .into_iter()
         .flatten()

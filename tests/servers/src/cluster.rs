@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use crate::binaries;
-use crate::server::{Options, Server};
+use crate::options::Options;
+use crate::server::Server;
 
 /// Time limit for the nodes to agree.
 const AGREEMENT_LIMIT: Duration = Duration::from_secs(60);

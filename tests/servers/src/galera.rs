@@ -7,8 +7,9 @@ use anyhow::{Context as _, bail};
 
 use crate::binaries;
 use crate::galera_node::{FIRST, PROBE};
+use crate::options::Options;
 use crate::port::free_port;
-use crate::server::{Options, Server};
+use crate::server::Server;
 
 /// Time limit for the nodes to agree on their number.
 const AGREEMENT_LIMIT: Duration = Duration::from_secs(120);

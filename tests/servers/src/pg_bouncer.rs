@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-/// Writes the configuration.
+/// Returns the configuration.
 ///
 /// The pools are small, so that clients share the connections of the server, and idle connections are closed soon,
 /// because each database of a test has a pool of its own.
-pub(crate) fn configure(
+pub(crate) fn configuration(
     directory: &Path,
     port: u16,
     postgres: u16,
     settings: &[(String, String)],
-) -> anyhow::Result<()> {
+) -> String {
     let mut configuration = format!(
         "[databases]\n\
          * = host=127.0.0.1 port={postgres} user=postgres\n\
@@ -31,6 +31,5 @@ pub(crate) fn configure(
     for (name, value) in settings {
         configuration.push_str(&format!("{name} = {value}\n"));
     }
-    std::fs::write(directory.join("pgbouncer.ini"), configuration)?;
-    Ok(())
+    configuration
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use crate::server::{Options, Server};
+use crate::options::Options;
+use crate::server::Server;
 
 /// Time limit for the servers and the sentinels to know each other.
 const AGREEMENT_LIMIT: Duration = Duration::from_secs(120);

@@ -2,20 +2,15 @@
 
 use std::path::Path;
 
-/// Writes the configuration, which a sentinel keeps up to date.
-pub(crate) fn configure(
-    directory: &Path,
-    port: u16,
-    settings: &[(String, String)],
-) -> anyhow::Result<()> {
+/// Returns the configuration, which a sentinel keeps up to date.
+pub(crate) fn configuration(directory: &Path, port: u16, settings: &[(String, String)]) -> String {
     let path = directory.display();
     let mut configuration =
         format!("dir {path}\nbind 127.0.0.1\nport {port}\nunixsocket {path}/socket\n");
     for (name, value) in settings {
         configuration.push_str(&format!("{name} {value}\n"));
     }
-    std::fs::write(directory.join("sentinel.conf"), configuration)?;
-    Ok(())
+    configuration
 }
 
 pub(crate) fn arguments(directory: &str) -> Vec<String> {

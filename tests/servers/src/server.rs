@@ -1,9 +1,9 @@
-//! One server process: preparation, start and readiness of each kind.
+//! One server process: start, kill, restart, pause and queries.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,53 +12,11 @@ use anyhow::{Context as _, bail};
 
 use crate::binaries::{self, User};
 use crate::guardian::Guardian;
+use crate::kind::{Kind, Place, Ready};
+use crate::my_sql;
+use crate::options::Options;
 use crate::port::free_port;
-use crate::{galera_node, pg_bouncer, rabbit_mq, sentinel_node};
-
-/// Time limit for a server's start, including crash recovery.
-const START_LIMIT: Duration = Duration::from_secs(60);
-
-/// Options of a server.
-#[derive(Debug, Clone)]
-pub struct Options {
-    durable: bool,
-    settings: Vec<(String, String)>,
-}
-
-impl Options {
-    /// As fast as possible: a crash of the machine would lose data, and `kill -9` of the server may lose data that
-    /// Redis, or an asynchronous commit, has not yet written.
-    pub fn fast() -> Self {
-        Self {
-            durable: false,
-            settings: Vec::new(),
-        }
-    }
-
-    /// Acknowledged data is on disk: PostgreSQL and InnoDB flush at each commit, Redis has `appendfsync always`.
-    pub fn durable() -> Self {
-        Self {
-            durable: true,
-            ..Self::fast()
-        }
-    }
-
-    /// Adds a setting of the server's own configuration, such as `shared_preload_libraries`, `maxmemory-policy`, a line
-    /// of `rabbitmq.conf` or a flag of `nats-server`. It overrides the value that this library sets.
-    #[must_use]
-    pub fn set(mut self, name: &str, value: &str) -> Self {
-        self.settings.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// Adds a default for a setting that the caller has not set.
-    pub(crate) fn or_else(self, name: &str, value: &str) -> Self {
-        if self.settings.iter().any(|(chosen, _)| chosen == name) {
-            return self;
-        }
-        self.set(name, value)
-    }
-}
+use crate::programs::Programs;
 
 /// A private server on 127.0.0.1, stopped on drop.
 ///
@@ -70,6 +28,7 @@ pub struct Server {
     kind: Kind,
     port: u16,
     directory: PathBuf,
+    programs: Programs,
     command: Vec<OsString>,
     guardian: Mutex<Guardian>,
 }
@@ -113,6 +72,16 @@ impl Server {
     /// MariaDB is not installed, or did not start; the end of its log is part of the error.
     pub fn maria_db(options: &Options) -> anyhow::Result<Self> {
         Self::new(Kind::MariaDb, options)
+    }
+
+    /// Starts MySQL, the newest release, with TLS as it comes, and a user `idem` with the password `secret` and all
+    /// rights. The user has the default authentication, `caching_sha2_password`.
+    ///
+    /// # Errors
+    ///
+    /// MySQL is not [installed](Release::install), or did not start; the end of its log is part of the error.
+    pub fn my_sql(options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::MySql, options)
     }
 
     /// Starts Redis.
@@ -184,6 +153,7 @@ impl Server {
                 format!("postgres://postgres@127.0.0.1:{port}/postgres")
             }
             Kind::MariaDb | Kind::GaleraNode => format!("mysql://root@127.0.0.1:{port}/mysql"),
+            Kind::MySql => format!("mysql://{}@127.0.0.1:{port}/mysql", my_sql::CREDENTIALS),
             Kind::Redis | Kind::Sentinel => format!("redis://127.0.0.1:{port}/"),
             Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{port}/%2f"),
             Kind::Nats => format!("nats://127.0.0.1:{port}"),
@@ -194,6 +164,15 @@ impl Server {
     /// Port on 127.0.0.1, unchanged by a restart.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Version that the server's program prints.
+    ///
+    /// # Errors
+    ///
+    /// The program does not print its version, as some that are no databases.
+    pub fn version(&self) -> anyhow::Result<String> {
+        self.programs.version(self.kind.binary())
     }
 
     /// Id of the server's process; `None` after [`kill`](Self::kill).
@@ -265,7 +244,8 @@ impl Server {
     /// The client could not connect, or the server refused; the client's output is the error. A broker has no such
     /// client, nor have ChromeDriver and Prometheus.
     pub fn query(&self, text: &str) -> anyhow::Result<String> {
-        let mut client = self.kind.client(&self.directory, self.port)?;
+        let directory = self.programs.inside(&self.directory);
+        let mut client = self.kind.client(&self.programs, &directory, self.port)?;
         match self.kind {
             Kind::Redis | Kind::Sentinel => client.args(text.split_whitespace()),
             _ => client.arg(text),
@@ -290,32 +270,45 @@ impl Server {
     }
 
     fn on_port(kind: Kind, port: u16, options: &Options) -> anyhow::Result<Self> {
+        let programs = match &options.programs {
+            Some(chosen) => chosen.clone(),
+            None => kind.programs()?,
+        };
         let user = match kind {
             Kind::Postgres | Kind::PostgresStandby { .. } | Kind::PgBouncer { .. } => {
-                User::instead_of_root("postgres")?
+                programs.user("postgres")?
             }
-            Kind::MariaDb | Kind::GaleraNode => User::instead_of_root("mysql")?,
-            Kind::RabbitMq => User::instead_of_root("rabbitmq")?,
+            Kind::MariaDb | Kind::GaleraNode | Kind::MySql => programs.user("mysql")?,
+            Kind::RabbitMq => programs.user("rabbitmq")?,
             Kind::Redis | Kind::Sentinel | Kind::Nats | Kind::ChromeDriver | Kind::Prometheus => {
                 None
             }
         };
-        let binary = kind.binary().find()?;
-        let temporary = tempfile::Builder::new().prefix("idem-server-").tempdir()?;
+        let binary = programs.find(kind.binary())?;
+        let temporary = programs.directory()?;
         let directory = temporary.path().to_owned();
         if let Some(User { uid, gid }) = user {
             std::os::unix::fs::chown(&directory, Some(uid), Some(gid))?;
         }
-        let mut guardian = Guardian::new(&directory, kind.stop(), user)?;
+        // `chroot` needs root, and then becomes the user.
+        let of_guardian = user.filter(|_| !matches!(programs, Programs::Root(_)));
+        let mut guardian = Guardian::new(&directory, kind.stop(), of_guardian)?;
         // From here on the guardian removes the directory.
         let _ = temporary.keep();
+        let place = Place {
+            launcher: programs.launcher(&directory, user),
+            inside: programs.inside(&directory),
+            outside: directory.clone(),
+            programs: programs.clone(),
+        };
         let environment = kind
-            .prepare(&directory, port, options, &mut guardian)
+            .prepare(&place, port, options, &mut guardian)
             .with_context(|| guardian.log())?;
 
-        let arguments = kind.arguments(&directory, port, options);
+        let arguments = kind.arguments(&place.inside, port, options);
         let command: Vec<OsString> = std::iter::once("env".into())
             .chain(environment)
+            .chain(place.launcher)
             .chain(kind.launcher(&directory))
             .chain(std::iter::once(binary.into()))
             .chain(arguments.into_iter().map(Into::into))
@@ -325,6 +318,7 @@ impl Server {
             kind,
             port,
             directory,
+            programs,
             command,
             guardian: Mutex::new(guardian),
         };
@@ -395,270 +389,4 @@ fn is_temporary(error: &anyhow::Error) -> bool {
             .any(|it| died.0.contains(it))
     };
     error.downcast_ref::<Died>().is_some_and(is_leftover)
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Postgres,
-    /// Standby of the PostgreSQL on this port.
-    PostgresStandby {
-        primary: u16,
-    },
-    /// Pooler in front of the PostgreSQL on this port.
-    PgBouncer {
-        postgres: u16,
-    },
-    MariaDb,
-    GaleraNode,
-    Redis,
-    Sentinel,
-    RabbitMq,
-    Nats,
-    ChromeDriver,
-    Prometheus,
-}
-
-/// Sign that a server is ready.
-enum Ready {
-    /// A query that only a ready server answers, and the answer.
-    Answers(&'static str, &'static str),
-    /// Text in its log.
-    Logs(&'static str),
-}
-
-impl Kind {
-    fn binary(self) -> binaries::Binary {
-        match self {
-            Self::Postgres | Self::PostgresStandby { .. } => binaries::POSTGRES,
-            Self::PgBouncer { .. } => binaries::PGBOUNCER,
-            Self::MariaDb | Self::GaleraNode => binaries::MARIADBD,
-            Self::Redis | Self::Sentinel => binaries::REDIS_SERVER,
-            Self::RabbitMq => binaries::RABBITMQ_SERVER,
-            Self::Nats => binaries::NATS_SERVER,
-            Self::ChromeDriver => binaries::CHROMEDRIVER,
-            Self::Prometheus => binaries::PROMETHEUS,
-        }
-    }
-
-    /// Signal that ends the server. PostgreSQL has many processes: at `SIGQUIT` the first one ends the others
-    /// immediately.
-    fn stop(self) -> &'static str {
-        match self {
-            Self::Postgres | Self::PostgresStandby { .. } => "QUIT",
-            Self::PgBouncer { .. }
-            | Self::MariaDb
-            | Self::GaleraNode
-            | Self::Redis
-            | Self::Sentinel
-            | Self::RabbitMq
-            | Self::Nats
-            | Self::ChromeDriver
-            | Self::Prometheus => "KILL",
-        }
-    }
-
-    fn start_limit(self) -> Duration {
-        match self {
-            // Nodes that join get their data one after the other.
-            Self::GaleraNode => 4 * START_LIMIT,
-            _ => START_LIMIT,
-        }
-    }
-
-    /// Program that prepares each start of the server and then becomes it.
-    fn launcher(self, directory: &Path) -> Vec<OsString> {
-        match self {
-            Self::GaleraNode => galera_node::launcher(directory),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Creates the files that the server needs at its start, and returns its environment variables.
-    fn prepare(
-        self,
-        directory: &Path,
-        port: u16,
-        options: &Options,
-        guardian: &mut Guardian,
-    ) -> anyhow::Result<Vec<OsString>> {
-        match self {
-            Self::RabbitMq => {
-                return rabbit_mq::prepare(directory, port, &options.settings, guardian);
-            }
-            Self::PgBouncer { postgres } => {
-                pg_bouncer::configure(directory, port, postgres, &options.settings)?;
-            }
-            Self::GaleraNode => galera_node::configure(directory)?,
-            Self::Sentinel => sentinel_node::configure(directory, port, &options.settings)?,
-            _ => {}
-        }
-        let directory = directory.display();
-        match self {
-            Self::Postgres => guardian.run(&[
-                binaries::INITDB.find()?.into_os_string(),
-                format!("--pgdata={directory}/data").into(),
-                "--username=postgres".into(),
-                "--auth=trust".into(),
-                "--encoding=UTF8".into(),
-                "--locale=C".into(),
-                "--no-sync".into(),
-            ]),
-            Self::PostgresStandby { primary } => guardian.run(&[
-                binaries::PG_BASEBACKUP.find()?.into_os_string(),
-                format!("--pgdata={directory}/data").into(),
-                format!(
-                    "--dbname=host=127.0.0.1 port={primary} user=postgres application_name=standby"
-                )
-                .into(),
-                "--write-recovery-conf".into(),
-                "--wal-method=stream".into(),
-                "--checkpoint=fast".into(),
-                "--no-sync".into(),
-            ]),
-            Self::GaleraNode if !galera_node::is_first(&options.settings) => {
-                // Another node copies its data here.
-                binaries::RSYNC.find()?;
-                guardian.run(&["mkdir".to_owned(), format!("{directory}/data")])
-            }
-            Self::MariaDb | Self::GaleraNode => guardian.run(&[
-                binaries::MARIADB_INSTALL_DB.find()?.into_os_string(),
-                "--no-defaults".into(),
-                format!("--datadir={directory}/data").into(),
-                "--auth-root-authentication-method=normal".into(),
-                "--skip-test-db".into(),
-            ]),
-            Self::PgBouncer { .. }
-            | Self::Redis
-            | Self::Sentinel
-            | Self::RabbitMq
-            | Self::Nats
-            | Self::ChromeDriver
-            | Self::Prometheus => Ok(()),
-        }?;
-        Ok(Vec::new())
-    }
-
-    fn arguments(self, directory: &Path, port: u16, options: &Options) -> Vec<String> {
-        let durable = options.durable;
-        let directory = directory.display();
-        let on = |value: bool| if value { "on" } else { "off" }.to_owned();
-        let (mut arguments, mut settings) = match self {
-            Self::Postgres | Self::PostgresStandby { .. } => (
-                vec!["-D".to_owned(), format!("{directory}/data")],
-                vec![
-                    ("listen_addresses", "127.0.0.1".to_owned()),
-                    ("port", port.to_string()),
-                    ("unix_socket_directories", directory.to_string()),
-                    ("max_connections", "300".to_owned()),
-                    ("fsync", on(durable)),
-                    ("synchronous_commit", on(durable)),
-                    ("full_page_writes", on(durable)),
-                ],
-            ),
-            Self::MariaDb | Self::GaleraNode => (
-                vec!["--no-defaults".to_owned()],
-                vec![
-                    ("datadir", format!("{directory}/data")),
-                    ("bind-address", "127.0.0.1".to_owned()),
-                    ("port", port.to_string()),
-                    ("socket", format!("{directory}/socket")),
-                    ("pid-file", format!("{directory}/pid")),
-                    ("max-connections", "300".to_owned()),
-                    (
-                        "innodb-flush-log-at-trx-commit",
-                        if durable { "1" } else { "0" }.to_owned(),
-                    ),
-                ],
-            ),
-            Self::Redis => (
-                Vec::new(),
-                vec![
-                    ("dir", directory.to_string()),
-                    ("bind", "127.0.0.1".to_owned()),
-                    ("port", port.to_string()),
-                    ("unixsocket", format!("{directory}/socket")),
-                    ("save", String::new()),
-                    ("appendonly", if durable { "yes" } else { "no" }.to_owned()),
-                    ("appendfsync", "always".to_owned()),
-                ],
-            ),
-            Self::Nats => (
-                vec!["--jetstream".to_owned()],
-                vec![
-                    ("addr", "127.0.0.1".to_owned()),
-                    ("port", port.to_string()),
-                    ("store_dir", format!("{directory}/data")),
-                ],
-            ),
-            Self::ChromeDriver => (Vec::new(), vec![("port", port.to_string())]),
-            Self::Prometheus => (
-                Vec::new(),
-                vec![
-                    ("web.listen-address", format!("127.0.0.1:{port}")),
-                    ("storage.tsdb.path", format!("{directory}/data")),
-                ],
-            ),
-            // The settings of these are in a file.
-            Self::PgBouncer { .. } => return vec![format!("{directory}/pgbouncer.ini")],
-            Self::Sentinel => return sentinel_node::arguments(&directory.to_string()),
-            Self::RabbitMq => return Vec::new(),
-        };
-        let own = options.settings.iter();
-        settings.extend(own.map(|(name, value)| (name.as_str(), value.clone())));
-        for (name, value) in settings {
-            match self {
-                Self::Postgres | Self::PostgresStandby { .. } => {
-                    arguments.extend(["-c".to_owned(), format!("{name}={value}")]);
-                }
-                Self::MariaDb | Self::GaleraNode | Self::ChromeDriver | Self::Prometheus => {
-                    arguments.push(format!("--{name}={value}"));
-                }
-                _ => arguments.extend([format!("--{name}"), value]),
-            }
-        }
-        arguments
-    }
-
-    fn client(self, directory: &Path, port: u16) -> anyhow::Result<Command> {
-        let socket = directory.join("socket");
-        let port = port.to_string();
-        let mut client;
-        match self {
-            Self::Postgres | Self::PostgresStandby { .. } | Self::PgBouncer { .. } => {
-                client = Command::new(binaries::PSQL.find()?);
-                client.arg("--host").arg(directory);
-                client.args(["--port", &port, "--username=postgres", "--dbname=postgres"]);
-                client.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
-                client.args(["--set=ON_ERROR_STOP=1", "--command"]);
-            }
-            Self::MariaDb | Self::GaleraNode => {
-                client = Command::new(binaries::MARIADB.find()?);
-                client.arg("--no-defaults").arg("--socket").arg(socket);
-                client.args(["--user=root", "--batch", "--skip-column-names", "--execute"]);
-            }
-            Self::Redis | Self::Sentinel => {
-                client = Command::new(binaries::REDIS_CLI.find()?);
-                client.arg("-e").arg("-s").arg(socket);
-            }
-            Self::RabbitMq | Self::Nats | Self::ChromeDriver | Self::Prometheus => {
-                bail!("{self:?} has no client program for queries")
-            }
-        }
-        Ok(client)
-    }
-
-    fn ready(self) -> Ready {
-        match self {
-            Self::Postgres | Self::PostgresStandby { .. } | Self::MariaDb => {
-                Ready::Answers("SELECT 1", "1")
-            }
-            Self::PgBouncer { .. } => Ready::Logs("process up"),
-            Self::GaleraNode => Ready::Answers(galera_node::PROBE, "Synced"),
-            Self::Redis | Self::Sentinel => Ready::Answers("PING", "PONG"),
-            Self::RabbitMq => Ready::Logs("Server startup complete"),
-            Self::Nats => Ready::Logs("Server is ready"),
-            Self::ChromeDriver => Ready::Logs("ChromeDriver was started successfully"),
-            Self::Prometheus => Ready::Logs("Server is ready to receive web requests"),
-        }
-    }
 }

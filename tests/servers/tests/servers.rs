@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use idem_servers::{Options, RedisCluster, Server};
+use idem_servers::{Options, Programs, RedisCluster, Release, Server};
 
 /// Set for the process that a test starts in order to kill it.
 const VICTIM: &str = "IDEM_SERVERS_VICTIM";
@@ -336,4 +336,94 @@ fn a_cluster_has_three_primaries_with_a_replica_each() {
     assert_eq!(primaries.count(), 3);
     let replicas = roles.iter().filter(|it| it.contains("role:slave"));
     assert_eq!(replicas.count(), 3);
+}
+
+/// Servers that run in a root of their own. They need the set `newest`.
+mod newest {
+    use super::*;
+
+    const WRITE: &str = "CREATE SCHEMA t; CREATE TABLE t.t (n INT); INSERT INTO t.t VALUES (7)";
+    const READ: &str = "SELECT n FROM t.t";
+
+    /// Options of a server of this release.
+    fn of(release: Release) -> Options {
+        Options::durable().with(release.programs().unwrap())
+    }
+
+    /// Paths of the processes' programs and directories start at the root, so the directory's last part identifies them.
+    fn inside(directory: &Path) -> &Path {
+        Path::new(directory.file_name().unwrap())
+    }
+
+    #[test]
+    #[ignore = "needs the newest servers: cargo xtask test runs it"]
+    fn a_server_restarts_with_its_data_and_leaves_nothing_behind() {
+        let redis = ["SET t 7", "GET t"];
+        for (server, [write, read]) in [
+            (Server::my_sql(&of(Release::MY_SQL)), [WRITE, READ]),
+            (Server::postgres(&of(Release::POSTGRES)), [WRITE, READ]),
+            (Server::maria_db(&of(Release::MARIA_DB)), [WRITE, READ]),
+            (Server::redis(&of(Release::REDIS)), redis),
+            (Server::redis(&of(Release::VALKEY)), redis),
+        ] {
+            let server = server.unwrap();
+            let directory = server.directory().to_owned();
+            server.query(write).unwrap();
+            server.pause().unwrap();
+            server.kill().unwrap();
+            assert!(server.query(read).is_err());
+            server.restart().unwrap();
+            assert_eq!(server.query(read).unwrap(), "7");
+            let pid = server.pid().unwrap().to_string();
+            assert!(is_alive(&pid) && !users_of(inside(&directory)).is_empty());
+            drop(server);
+            assert!(!is_alive(&pid) && !directory.exists());
+            eventually("its helpers end", || {
+                users_of(inside(&directory)).is_empty()
+            });
+        }
+    }
+
+    #[test]
+    #[ignore = "needs the newest servers: cargo xtask test runs it"]
+    fn the_server_has_the_version_of_its_release() {
+        let server = Server::postgres(&of(Release::POSTGRES)).unwrap();
+        let pooler = Server::pg_bouncer(server.port(), &of(Release::PG_BOUNCER)).unwrap();
+        let through = Command::new("psql")
+            .arg(pooler.url())
+            .args([
+                "--tuples-only",
+                "--no-align",
+                "--command",
+                "SHOW server_version",
+            ])
+            .output()
+            .unwrap();
+        let shown = String::from_utf8_lossy(&through.stdout);
+        let version = Release::POSTGRES.version().unwrap();
+        assert_eq!(
+            shown.split_whitespace().next(),
+            Some(&*version),
+            "{through:?}"
+        );
+        assert!(matches!(
+            Release::PG_BOUNCER.programs(),
+            Ok(Programs::Root(_))
+        ));
+    }
+
+    #[test]
+    #[ignore = "needs the newest servers: cargo xtask test runs it"]
+    fn my_sql_has_its_default_authentication_and_tls() {
+        let server = Server::my_sql(&Options::fast()).unwrap();
+        let asked = |query: &str| server.query(query).unwrap();
+        assert_eq!(
+            asked("SELECT plugin FROM mysql.user WHERE user = 'idem'"),
+            "caching_sha2_password"
+        );
+        let tls = "SELECT value FROM performance_schema.tls_channel_status
+                   WHERE channel = 'mysql_main' AND property = 'Enabled'";
+        assert_eq!(asked(&tls.replace('\n', " ")), "Yes");
+        assert!(server.url().contains("idem:"), "{}", server.url());
+    }
 }

@@ -1,0 +1,388 @@
+//! Particulars of each kind of server: programs, preparation, arguments, client and sign of readiness.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::bail;
+
+use crate::guardian::Guardian;
+use crate::options::Options;
+use crate::programs::Programs;
+use crate::release::Release;
+use crate::{binaries, galera_node, my_sql, pg_bouncer, rabbit_mq, sentinel_node};
+
+/// Time limit for a server's start, including crash recovery.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Programs of a server, and its directory.
+pub(crate) struct Place {
+    pub(crate) programs: Programs,
+    /// Words in front of each command.
+    pub(crate) launcher: Vec<OsString>,
+    /// The directory as this process sees it.
+    pub(crate) outside: PathBuf,
+    /// The directory as the server sees it.
+    pub(crate) inside: PathBuf,
+}
+
+impl Place {
+    /// Runs a program that prepares the directory.
+    fn run(
+        &self,
+        guardian: &mut Guardian,
+        binary: binaries::Binary,
+        arguments: &[String],
+    ) -> anyhow::Result<()> {
+        let program = self.programs.find(binary)?;
+        let arguments = arguments.iter().map(OsString::from);
+        let command: Vec<_> = self
+            .launcher
+            .iter()
+            .cloned()
+            .chain(std::iter::once(program.into()))
+            .chain(arguments)
+            .collect();
+        guardian.run(&command)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    Postgres,
+    /// Standby of the PostgreSQL on this port.
+    PostgresStandby {
+        primary: u16,
+    },
+    /// Pooler in front of the PostgreSQL on this port.
+    PgBouncer {
+        postgres: u16,
+    },
+    MariaDb,
+    GaleraNode,
+    MySql,
+    Redis,
+    Sentinel,
+    RabbitMq,
+    Nats,
+    ChromeDriver,
+    Prometheus,
+}
+
+/// Sign that a server is ready.
+pub(crate) enum Ready {
+    /// A query that only a ready server answers, and the answer.
+    Answers(&'static str, &'static str),
+    /// Text in its log.
+    Logs(&'static str),
+}
+
+impl Kind {
+    pub(crate) fn binary(self) -> binaries::Binary {
+        match self {
+            Self::Postgres | Self::PostgresStandby { .. } => binaries::POSTGRES,
+            Self::PgBouncer { .. } => binaries::PGBOUNCER,
+            Self::MariaDb | Self::GaleraNode => binaries::MARIADBD,
+            Self::MySql => binaries::MYSQLD,
+            Self::Redis | Self::Sentinel => binaries::REDIS_SERVER,
+            Self::RabbitMq => binaries::RABBITMQ_SERVER,
+            Self::Nats => binaries::NATS_SERVER,
+            Self::ChromeDriver => binaries::CHROMEDRIVER,
+            Self::Prometheus => binaries::PROMETHEUS,
+        }
+    }
+
+    /// Programs of a server whose options name none.
+    pub(crate) fn programs(self) -> anyhow::Result<Programs> {
+        let release = match self {
+            // Debian 12 has no MySQL.
+            Self::MySql => return Release::MY_SQL.programs(),
+            Self::Postgres | Self::PostgresStandby { .. } => Release::POSTGRES,
+            Self::PgBouncer { .. } => Release::PG_BOUNCER,
+            Self::MariaDb => Release::MARIA_DB,
+            Self::Redis | Self::Sentinel => Release::REDIS,
+            // Galera needs more programs than its server's, and the others are no stores.
+            Self::GaleraNode
+            | Self::RabbitMq
+            | Self::Nats
+            | Self::ChromeDriver
+            | Self::Prometheus => return Ok(Programs::Machine),
+        };
+        match release.is_chosen() {
+            true => release.programs(),
+            false => Ok(Programs::Machine),
+        }
+    }
+
+    /// Signal that ends the server. PostgreSQL has many processes: at `SIGQUIT` the first one ends the others
+    /// immediately.
+    pub(crate) fn stop(self) -> &'static str {
+        match self {
+            Self::Postgres | Self::PostgresStandby { .. } => "QUIT",
+            Self::PgBouncer { .. }
+            | Self::MariaDb
+            | Self::GaleraNode
+            | Self::MySql
+            | Self::Redis
+            | Self::Sentinel
+            | Self::RabbitMq
+            | Self::Nats
+            | Self::ChromeDriver
+            | Self::Prometheus => "KILL",
+        }
+    }
+
+    pub(crate) fn start_limit(self) -> Duration {
+        match self {
+            // Nodes that join get their data one after the other.
+            Self::GaleraNode => 4 * START_LIMIT,
+            _ => START_LIMIT,
+        }
+    }
+
+    /// Program that prepares each start of the server and then becomes it.
+    pub(crate) fn launcher(self, directory: &Path) -> Vec<OsString> {
+        match self {
+            Self::GaleraNode => galera_node::launcher(directory),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Creates the files that the server needs at its start, and returns its environment variables.
+    pub(crate) fn prepare(
+        self,
+        place: &Place,
+        port: u16,
+        options: &Options,
+        guardian: &mut Guardian,
+    ) -> anyhow::Result<Vec<OsString>> {
+        let outside = &*place.outside;
+        let inside = place.inside.display();
+        match self {
+            Self::RabbitMq => {
+                return rabbit_mq::prepare(outside, port, &options.settings, guardian);
+            }
+            Self::PgBouncer { postgres } => {
+                let files =
+                    pg_bouncer::configuration(&place.inside, port, postgres, &options.settings);
+                std::fs::write(outside.join("pgbouncer.ini"), files)?;
+            }
+            Self::GaleraNode => galera_node::configure(outside)?,
+            Self::Sentinel => {
+                let text = sentinel_node::configuration(&place.inside, port, &options.settings);
+                std::fs::write(outside.join("sentinel.conf"), text)?;
+            }
+            Self::MySql => std::fs::write(outside.join("init.sql"), my_sql::INIT)?,
+            _ => {}
+        }
+        match self {
+            Self::Postgres => place.run(
+                guardian,
+                binaries::INITDB,
+                &[
+                    format!("--pgdata={inside}/data"),
+                    "--username=postgres".into(),
+                    "--auth=trust".into(),
+                    "--encoding=UTF8".into(),
+                    "--locale=C".into(),
+                    "--no-sync".into(),
+                ],
+            ),
+            Self::PostgresStandby { primary } => place.run(
+                guardian,
+                binaries::PG_BASEBACKUP,
+                &[
+                    format!("--pgdata={inside}/data"),
+                    format!(
+                        "--dbname=host=127.0.0.1 port={primary} user=postgres application_name=standby"
+                    ),
+                    "--write-recovery-conf".into(),
+                    "--wal-method=stream".into(),
+                    "--checkpoint=fast".into(),
+                    "--no-sync".into(),
+                ],
+            ),
+            Self::GaleraNode if !galera_node::is_first(&options.settings) => {
+                // Another node copies its data here.
+                binaries::RSYNC.find()?;
+                guardian.run(&["mkdir".to_owned(), format!("{inside}/data")])
+            }
+            Self::MariaDb | Self::GaleraNode => place.run(
+                guardian,
+                binaries::MARIADB_INSTALL_DB,
+                &[
+                    "--no-defaults".into(),
+                    format!("--datadir={inside}/data"),
+                    "--auth-root-authentication-method=normal".into(),
+                    "--skip-test-db".into(),
+                    // Otherwise it looks up the name of the machine, which a root does not know.
+                    "--force".into(),
+                ],
+            ),
+            Self::MySql => place.run(
+                guardian,
+                binaries::MYSQLD,
+                &my_sql::initialize(&inside.to_string()),
+            ),
+            Self::PgBouncer { .. }
+            | Self::Redis
+            | Self::Sentinel
+            | Self::RabbitMq
+            | Self::Nats
+            | Self::ChromeDriver
+            | Self::Prometheus => Ok(()),
+        }?;
+        Ok(Vec::new())
+    }
+
+    pub(crate) fn arguments(self, directory: &Path, port: u16, options: &Options) -> Vec<String> {
+        let durable = options.durable;
+        let directory = directory.display();
+        let on = |value: bool| if value { "on" } else { "off" }.to_owned();
+        let (mut arguments, mut settings) = match self {
+            Self::Postgres | Self::PostgresStandby { .. } => (
+                vec!["-D".to_owned(), format!("{directory}/data")],
+                vec![
+                    ("listen_addresses", "127.0.0.1".to_owned()),
+                    ("port", port.to_string()),
+                    ("unix_socket_directories", directory.to_string()),
+                    ("max_connections", "300".to_owned()),
+                    ("fsync", on(durable)),
+                    ("synchronous_commit", on(durable)),
+                    ("full_page_writes", on(durable)),
+                ],
+            ),
+            Self::MariaDb | Self::GaleraNode => (
+                vec!["--no-defaults".to_owned()],
+                vec![
+                    ("datadir", format!("{directory}/data")),
+                    ("bind-address", "127.0.0.1".to_owned()),
+                    ("port", port.to_string()),
+                    ("socket", format!("{directory}/socket")),
+                    ("pid-file", format!("{directory}/pid")),
+                    ("max-connections", "300".to_owned()),
+                    (
+                        "innodb-flush-log-at-trx-commit",
+                        if durable { "1" } else { "0" }.to_owned(),
+                    ),
+                ],
+            ),
+            Self::MySql => (
+                vec!["--no-defaults".to_owned()],
+                my_sql::settings(&directory.to_string(), port, durable),
+            ),
+            Self::Redis => (
+                Vec::new(),
+                vec![
+                    ("dir", directory.to_string()),
+                    ("bind", "127.0.0.1".to_owned()),
+                    ("port", port.to_string()),
+                    ("unixsocket", format!("{directory}/socket")),
+                    ("save", String::new()),
+                    ("appendonly", if durable { "yes" } else { "no" }.to_owned()),
+                    ("appendfsync", "always".to_owned()),
+                ],
+            ),
+            Self::Nats => (
+                vec!["--jetstream".to_owned()],
+                vec![
+                    ("addr", "127.0.0.1".to_owned()),
+                    ("port", port.to_string()),
+                    ("store_dir", format!("{directory}/data")),
+                ],
+            ),
+            Self::ChromeDriver => (Vec::new(), vec![("port", port.to_string())]),
+            Self::Prometheus => (
+                Vec::new(),
+                vec![
+                    ("web.listen-address", format!("127.0.0.1:{port}")),
+                    ("storage.tsdb.path", format!("{directory}/data")),
+                ],
+            ),
+            // The settings of these are in a file.
+            Self::PgBouncer { .. } => return vec![format!("{directory}/pgbouncer.ini")],
+            Self::Sentinel => return sentinel_node::arguments(&directory.to_string()),
+            Self::RabbitMq => return Vec::new(),
+        };
+        let own = options.settings.iter();
+        settings.extend(own.map(|(name, value)| (name.as_str(), value.clone())));
+        for (name, value) in settings {
+            match self {
+                Self::Postgres | Self::PostgresStandby { .. } => {
+                    arguments.extend(["-c".to_owned(), format!("{name}={value}")]);
+                }
+                Self::MariaDb
+                | Self::GaleraNode
+                | Self::MySql
+                | Self::ChromeDriver
+                | Self::Prometheus => arguments.push(format!("--{name}={value}")),
+                _ => arguments.extend([format!("--{name}"), value]),
+            }
+        }
+        arguments
+    }
+
+    pub(crate) fn client(
+        self,
+        programs: &Programs,
+        directory: &Path,
+        port: u16,
+    ) -> anyhow::Result<Command> {
+        let socket = directory.join("socket");
+        let port = port.to_string();
+        let program = |binary| {
+            let path = programs.find(binary)?;
+            let mut words = programs.launcher(directory, None).into_iter();
+            anyhow::Ok(match words.next() {
+                None => Command::new(path),
+                Some(first) => {
+                    let mut command = Command::new(first);
+                    command.args(words).arg(path);
+                    command
+                }
+            })
+        };
+        let mut client;
+        match self {
+            Self::Postgres | Self::PostgresStandby { .. } | Self::PgBouncer { .. } => {
+                client = program(binaries::PSQL)?;
+                client.arg("--host").arg(directory);
+                client.args(["--port", &port, "--username=postgres", "--dbname=postgres"]);
+                client.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
+                client.args(["--set=ON_ERROR_STOP=1", "--command"]);
+            }
+            Self::MariaDb | Self::GaleraNode | Self::MySql => {
+                client = program(match self {
+                    Self::MySql => binaries::MYSQL,
+                    _ => binaries::MARIADB,
+                })?;
+                client.arg("--no-defaults").arg("--socket").arg(socket);
+                client.args(["--user=root", "--batch", "--skip-column-names", "--execute"]);
+            }
+            Self::Redis | Self::Sentinel => {
+                client = program(binaries::REDIS_CLI)?;
+                client.arg("-e").arg("-s").arg(socket);
+            }
+            Self::RabbitMq | Self::Nats | Self::ChromeDriver | Self::Prometheus => {
+                bail!("{self:?} has no client program for queries")
+            }
+        }
+        Ok(client)
+    }
+
+    pub(crate) fn ready(self) -> Ready {
+        match self {
+            Self::Postgres | Self::PostgresStandby { .. } | Self::MariaDb | Self::MySql => {
+                Ready::Answers("SELECT 1", "1")
+            }
+            Self::PgBouncer { .. } => Ready::Logs("process up"),
+            Self::GaleraNode => Ready::Answers(galera_node::PROBE, "Synced"),
+            Self::Redis | Self::Sentinel => Ready::Answers("PING", "PONG"),
+            Self::RabbitMq => Ready::Logs("Server startup complete"),
+            Self::Nats => Ready::Logs("Server is ready"),
+            Self::ChromeDriver => Ready::Logs("ChromeDriver was started successfully"),
+            Self::Prometheus => Ready::Logs("Server is ready to receive web requests"),
+        }
+    }
+}
