@@ -11,7 +11,9 @@ use idem_runtime::{
     Store,
 };
 use idem_servers::{GaleraCluster, Options, RedisSentinels, Server};
-use idem_tests::backends::{self, MARIADB, OTHER_POSTGRES, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER};
+use idem_tests::backends::{
+    self, MARIADB, OTHER_POSTGRES, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER,
+};
 use idem_tests::proxy::Proxy;
 use libtest_mimic::{Failed, Trial};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};

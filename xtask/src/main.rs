@@ -11,6 +11,7 @@ mod prove;
 mod run;
 mod servers;
 mod test;
+mod tested;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -21,27 +22,38 @@ use serde_json::Value as Json;
 use xshell::cmd;
 
 use crate::bench::{Bench, bench};
+use crate::parts::Need;
 use crate::prove::{Fuzz, Prove, prove};
 use crate::run::Run;
+use crate::servers::Set;
 use crate::test::{Fixtures, test};
+use crate::tested::Tested;
 
 const USAGE: &str = "\
 Usage: cargo xtask <command>
 
-  test [--embedded] [NAME...]
+  test [--embedded] [--servers SET] [NAME...]
                       Runs every test, or only those of the named parts, stores and areas. Starts the private servers
                       that these tests need, see `servers`. --embedded starts no server, and ignores tests that need
                       one. Without a NAME, three lanes of parts run concurrently, and the output of each part is in
-                      test-logs in the target directory. Prints the time of each part at the end
+                      test-logs in the target directory. Prints the time of each part at the end, and what could not
+                      run. A run without a NAME writes the versions of the servers to docs/tested-with.json.
+                      SET is debian12 (the machine's own servers, the default), newest, or postgres-versions, which
+                      runs the conformance table on PostgreSQL 12 to 18, from npm
   test --list         Lists the names: parts such as `ui` and `docs`, stores such as `postgres`, areas such as `http`
-  servers [-- COMMAND...]
-                      Starts private servers (PostgreSQL, MariaDB, Redis, Redis Cluster, RabbitMQ, NATS), and runs
-                      COMMAND with their addresses in variables. Without a COMMAND, prints the variables and waits for
-                      Ctrl-C. The variables are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MARIADB_URL, IDEM_TEST_REDIS_URL,
-                      IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas), IDEM_TEST_AMQP_URL and IDEM_TEST_NATS_URL.
-                      If a variable is already set, its server is not started. IDEM_TEST_PYTHON is the Python of an
-                      environment in the target directory, in which pip has installed the HTTP clients of the tests.
-                      As root on Debian, installs missing packages
+  servers [--servers SET] [--only NAME]... [-- COMMAND...]
+                      Starts private servers (PostgreSQL, MariaDB, MySQL, Redis, Redis Cluster, RabbitMQ, NATS), and
+                      runs COMMAND with their addresses in variables. Without a COMMAND, prints the variables and waits
+                      for Ctrl-C. The variables are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MARIADB_URL, IDEM_TEST_MYSQL_URL,
+                      IDEM_TEST_REDIS_URL, IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas), IDEM_TEST_AMQP_URL and
+                      IDEM_TEST_NATS_URL. If a variable is already set, its server is not started. IDEM_TEST_PYTHON is
+                      the Python of an environment in the target directory, in which pip has installed the HTTP clients
+                      of the tests. As root on Debian, installs missing packages. SET is debian12 (the machine's own
+                      servers, the default), newest, or postgres-12 to postgres-18. MySQL is always the newest release.
+                      Newest releases are installed into the target directory, as root on Debian, and kept. --only
+                      starts the servers of these names only: postgres, mariadb, mysql, redis, redis-cluster, valkey,
+                      rabbitmq, nats
+  versions            Writes the table of versions in the README and the book from docs/tested-with.json
   lint                Checks formatting, and runs clippy and rustdoc with warnings as errors. Runs clippy on
                       idem-runtime with each single feature, and with some pairs of features
   docs                Builds the book into `book` in the target directory. If the machine does not have mdBook in the
@@ -74,9 +86,19 @@ Usage: cargo xtask <command>
 
 #[derive(Debug, Clone, PartialEq)]
 enum Command {
-    Test { embedded: bool, names: Vec<String> },
+    Test {
+        embedded: bool,
+        set: Set,
+        names: Vec<String>,
+    },
+    PostgresVersions,
     List,
-    Servers { command: Vec<OsString> },
+    Servers {
+        set: Set,
+        only: Vec<Need>,
+        command: Vec<OsString>,
+    },
+    Versions,
     Lint,
     Docs,
     Bench(Bench),
@@ -101,6 +123,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
     let (mut embedded, mut list) = (false, false);
     let mut names = Vec::new();
     let mut rest = Vec::new();
+    let (mut set_name, mut only) = (None, Vec::new());
     while let Some(arg) = args.next()? {
         if let Some(Command::Prove(prove)) = &mut command {
             match arg {
@@ -145,15 +168,27 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
             Long("help") | Short('h') => return Ok(Command::Help),
             Long("embedded") => embedded = true,
             Long("list") => list = true,
+            Long("servers") => set_name = Some(args.value()?.string()?),
+            Long("only") if matches!(command, Some(Command::Servers { .. })) => {
+                let name = args.value()?.string()?;
+                let found = Need::SERVERS.iter().find(|(it, _)| *it == name);
+                let (_, need) =
+                    found.with_context(|| format!("unknown server {name:?}\n\n{USAGE}"))?;
+                only.push(*need);
+            }
             Value(name) if command.is_none() => {
                 command = Some(match name.to_str() {
                     Some("test") => Command::Test {
                         embedded: false,
+                        set: Set::default(),
                         names: Vec::new(),
                     },
                     Some("servers") => Command::Servers {
+                        set: Set::default(),
+                        only: Vec::new(),
                         command: Vec::new(),
                     },
+                    Some("versions") => Command::Versions,
                     Some("lint") => Command::Lint,
                     Some("docs") => Command::Docs,
                     Some("bench") => Command::Bench(Bench::default()),
@@ -173,11 +208,26 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
             other => return Err(other.unexpected().into()),
         }
     }
-    match command.with_context(|| format!("a command is missing\n\n{USAGE}"))? {
+    let command = command.with_context(|| format!("a command is missing\n\n{USAGE}"))?;
+    if set_name.is_some() && !matches!(command, Command::Test { .. } | Command::Servers { .. }) {
+        bail!("only `test` and `servers` accept `--servers`\n\n{USAGE}");
+    }
+    if let (Command::Test { .. }, Some("postgres-versions")) = (&command, set_name.as_deref()) {
+        if embedded || list || !names.is_empty() {
+            bail!("`--servers postgres-versions` accepts no other argument\n\n{USAGE}");
+        }
+        return Ok(Command::PostgresVersions);
+    }
+    let set = set_name.map_or(Ok(Set::default()), |it| it.parse())?;
+    match command {
         Command::Test { .. } if list => Ok(Command::List),
         Command::Test { .. } => {
             parts::chosen(&names)?;
-            Ok(Command::Test { embedded, names })
+            Ok(Command::Test {
+                embedded,
+                set,
+                names,
+            })
         }
         Command::Bench(bench) if bench.list && bench.plots => {
             bail!("`--list` and `--plots` exclude each other\n\n{USAGE}")
@@ -190,7 +240,11 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
             )
         }
         _ if embedded || list => bail!("only `test` accepts `--embedded` and `--list`\n\n{USAGE}"),
-        Command::Servers { .. } => Ok(Command::Servers { command: rest }),
+        Command::Servers { .. } => Ok(Command::Servers {
+            set,
+            only,
+            command: rest,
+        }),
         other => Ok(other),
     }
 }
@@ -207,16 +261,24 @@ fn execute(command: Command) -> anyhow::Result<()> {
     let mut run = Run::new()?;
     match command {
         Command::Help => print!("{USAGE}"),
-        Command::Test { embedded, names } => test(&mut run, embedded, &names)?,
+        Command::Test {
+            embedded,
+            set,
+            names,
+        } => test(&mut run, embedded, set, &names)?,
+        Command::PostgresVersions => test::postgres_versions(&mut run)?,
         Command::List => print!("{}", parts::list()),
-        Command::Servers { command } => return servers(&mut run, &command),
+        Command::Servers { set, only, command } => {
+            return servers(&mut run, set, &only, &command);
+        }
+        Command::Versions => return versions(&run),
         Command::Lint => lint(&mut run)?,
         Command::Docs => book::build(&mut run)?,
         Command::Bench(what) => bench(&mut run, &what)?,
         Command::Prove(what) => prove(&mut run, &what)?,
         Command::Ci => {
             lint(&mut run)?;
-            test(&mut run, false, &[])?;
+            test(&mut run, false, Set::default(), &[])?;
         }
     }
     run.total();
@@ -224,9 +286,20 @@ fn execute(command: Command) -> anyhow::Result<()> {
 }
 
 /// Starts the servers, and runs the command or waits for Ctrl-C. The servers stop when this process ends.
-fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
-    let (_, needs) = parts::chosen::<&str>(&[])?;
-    let fixtures = Fixtures::of(run, &needs)?;
+fn servers(run: &mut Run, set: Set, only: &[Need], command: &[OsString]) -> anyhow::Result<()> {
+    let needs = match only {
+        // `Newest` starts nothing.
+        [] => {
+            let (_, mut needs) = parts::chosen::<&str>(&[])?;
+            needs.retain(|it| *it != Need::Newest);
+            needs
+        }
+        _ => only.to_vec(),
+    };
+    let fixtures = Fixtures::of(run, &needs, set)?;
+    for missing in fixtures.missing() {
+        eprintln!("NOT STARTED: {missing}");
+    }
     if let [program, arguments @ ..] = command {
         return Ok(cmd!(run.shell(), "{program} {arguments...}")
             .quiet()
@@ -239,6 +312,18 @@ fn servers(run: &mut Run, command: &[OsString]) -> anyhow::Result<()> {
     loop {
         std::thread::park();
     }
+}
+
+/// Writes the table of versions into the pages that have it.
+fn versions(run: &Run) -> anyhow::Result<()> {
+    let tested = Tested::read(run.root())?;
+    for page in tested::PAGES {
+        let path = run.root().join(page);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {page}"))?;
+        let text = tested.replaced(&text).with_context(|| page.to_owned())?;
+        std::fs::write(&path, text).with_context(|| format!("cannot write {page}"))?;
+    }
+    Ok(())
 }
 
 fn lint(run: &mut Run) -> anyhow::Result<()> {
@@ -326,10 +411,24 @@ mod tests {
 
     #[test]
     fn commands_are_found_by_name() {
-        let test = |embedded, names: &[&str]| {
+        let on = |set, embedded, names: &[&str]| {
             let names = names.iter().map(|it| (*it).to_owned()).collect();
-            Ok(Command::Test { embedded, names })
+            Ok(Command::Test {
+                embedded,
+                set,
+                names,
+            })
         };
+        let test = |embedded, names: &[&str]| on(Set::Debian12, embedded, names);
+        assert_eq!(
+            parsed(&["test", "--servers", "newest", "redis"]),
+            on(Set::Newest, false, &["redis"])
+        );
+        assert_eq!(
+            parsed(&["test", "--servers", "postgres-versions"]),
+            Ok(Command::PostgresVersions)
+        );
+        assert_eq!(parsed(&["versions"]), Ok(Command::Versions));
         assert_eq!(parsed(&["test"]), test(false, &[]));
         assert_eq!(parsed(&["test", "--embedded"]), test(true, &[]));
         assert_eq!(
@@ -339,8 +438,28 @@ mod tests {
         assert_eq!(parsed(&["test", "--list"]), Ok(Command::List));
         let servers = |command: &[&str]| {
             let command = command.iter().map(OsString::from).collect();
-            Ok(Command::Servers { command })
+            Ok(Command::Servers {
+                set: Set::Debian12,
+                only: Vec::new(),
+                command,
+            })
         };
+        assert_eq!(
+            parsed(&[
+                "servers",
+                "--servers",
+                "postgres-14",
+                "--only",
+                "postgres",
+                "--",
+                "ls"
+            ]),
+            Ok(Command::Servers {
+                set: Set::Postgres(14),
+                only: vec![Need::Postgres],
+                command: vec!["ls".into()],
+            })
+        );
         assert_eq!(parsed(&["servers"]), servers(&[]));
         assert_eq!(
             parsed(&["servers", "--", "ls", "-l", "--help"]),

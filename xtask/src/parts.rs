@@ -32,17 +32,24 @@ pub(crate) enum Work {
     Crash,
     /// The program `failover` of `idem-tests`, filtered by the names of engines.
     Failover,
+    /// The conformance table on the newest release of each server.
+    Newest,
 }
 
 /// Server or program that tests need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Postgres,
+    MariaDb,
     MySql,
     Redis,
     RedisCluster,
+    /// In the place of a Redis.
+    Valkey,
     RabbitMq,
     Nats,
+    /// The newest release of each server, installed.
+    Newest,
     /// Python's HTTP clients, which pip installs.
     Python,
     /// The installed programs of all servers, for tests that start their own.
@@ -50,21 +57,36 @@ pub(crate) enum Need {
 }
 
 impl Need {
+    /// Servers by the names that `cargo xtask servers --only` accepts.
+    pub(crate) const SERVERS: [(&'static str, Self); 8] = [
+        ("postgres", Self::Postgres),
+        ("mariadb", Self::MariaDb),
+        ("mysql", Self::MySql),
+        ("redis", Self::Redis),
+        ("redis-cluster", Self::RedisCluster),
+        ("valkey", Self::Valkey),
+        ("rabbitmq", Self::RabbitMq),
+        ("nats", Self::Nats),
+    ];
+
     /// Debian packages that provide it; `None` for all packages of the tests.
     pub(crate) fn packages(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Postgres => Some(&["postgresql", "pgbouncer"]),
-            Self::MySql => Some(&["mariadb-server", "galera-4", "rsync"]),
+            Self::MariaDb => Some(&["mariadb-server", "galera-4", "rsync"]),
             Self::Redis | Self::RedisCluster => Some(&["redis-server"]),
             Self::RabbitMq => Some(&["rabbitmq-server"]),
             Self::Nats => Some(&["nats-server"]),
-            Self::Python => Some(&[]),
+            // Python's packages and newest releases are no packages of the machine.
+            Self::Python | Self::MySql | Self::Valkey | Self::Newest => Some(&[]),
             Self::Programs => None,
         }
     }
 }
 
-use self::Need::{MySql, Nats, Postgres, Programs, Python, RabbitMq, Redis, RedisCluster};
+use self::Need::{
+    MariaDb, MySql, Nats, Newest, Postgres, Programs, Python, RabbitMq, Redis, RedisCluster,
+};
 
 /// All parts, in the order in which they run.
 pub(crate) const PARTS: &[Part] = &[
@@ -72,7 +94,7 @@ pub(crate) const PARTS: &[Part] = &[
         name: "units",
         about: "unit tests of every package",
         work: Work::Units,
-        needs: &[Postgres, MySql, Programs],
+        needs: &[Postgres, MariaDb, MySql, Programs],
         lane: 0,
     },
     Part {
@@ -93,7 +115,7 @@ pub(crate) const PARTS: &[Part] = &[
         name: "integration",
         about: "integration tests of the engine, the stores, the outbox and HTTP",
         work: target(&["it"]),
-        needs: &[Postgres, MySql, Redis, RedisCluster, Programs],
+        needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster, Programs],
         lane: 0,
     },
     Part {
@@ -114,14 +136,14 @@ pub(crate) const PARTS: &[Part] = &[
         name: "conformance",
         about: "the case table on every store, and a faulty store that fails each case",
         work: target(&["conformance"]),
-        needs: &[Postgres, MySql, Redis, RedisCluster],
+        needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster],
         lane: 0,
     },
     Part {
         name: "drops",
         about: "futures dropped at each poll, on every store",
         work: target(&["drops"]),
-        needs: &[Postgres, MySql, Redis, RedisCluster],
+        needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster],
         lane: 0,
     },
     Part {
@@ -135,14 +157,14 @@ pub(crate) const PARTS: &[Part] = &[
         name: "cli",
         about: "the command for operators, on every store",
         work: package("idem-cli"),
-        needs: &[Postgres, MySql, Redis, RedisCluster],
+        needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster],
         lane: 1,
     },
     Part {
         name: "histories",
         about: "every store against the reference: sequences, contended histories, and defects that must be found",
         work: package("idem-histories"),
-        needs: &[Postgres, MySql, Redis, RedisCluster, Programs],
+        needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster, Programs],
         lane: 1,
     },
     Part {
@@ -177,7 +199,7 @@ pub(crate) const PARTS: &[Part] = &[
         name: "servers",
         about: "the private servers of the tests",
         work: package("idem-servers"),
-        needs: &[Programs],
+        needs: &[Newest, Programs],
         lane: 1,
     },
     Part {
@@ -198,14 +220,21 @@ pub(crate) const PARTS: &[Part] = &[
         name: "crash",
         about: "processes and servers killed while they work, on every store",
         work: Work::Crash,
-        needs: &[Programs],
+        needs: &[MySql, Programs],
         lane: 2,
     },
     Part {
         name: "failover",
         about: "servers that fail over while a service works on them",
         work: Work::Failover,
-        needs: &[Programs],
+        needs: &[MySql, Programs],
+        lane: 2,
+    },
+    Part {
+        name: "newest",
+        about: "the case table on the newest release of each server",
+        work: Work::Newest,
+        needs: &[Newest],
         lane: 2,
     },
 ];
@@ -284,7 +313,7 @@ pub(crate) const AREAS: &[Area] = &[
             ("drops", &["mysql::"]),
             ("crash", &["mariadb"]),
         ],
-        needs: &[MySql],
+        needs: &[MariaDb, MySql],
     },
     Area {
         name: "redis",
@@ -330,7 +359,7 @@ pub(crate) const AREAS: &[Area] = &[
                 "replay::",
             ],
         )],
-        needs: &[Postgres, MySql, Redis, RedisCluster],
+        needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster],
     },
     Area {
         name: "macros",
@@ -349,19 +378,19 @@ pub(crate) const AREAS: &[Area] = &[
         name: "transactions",
         about: "calls with `tx`, and steps with `step_tx`",
         runs: &[("integration", &["transaction::"])],
-        needs: &[Postgres, MySql],
+        needs: &[Postgres, MariaDb, MySql],
     },
     Area {
         name: "recovery",
         about: "steps, and calls that are retried after a crash",
         runs: &[("integration", &["recovery::", "steps::"])],
-        needs: &[Postgres, MySql],
+        needs: &[Postgres, MariaDb, MySql],
     },
     Area {
         name: "outbox",
         about: "the outbox, on every database",
         runs: &[("integration", &["outbox::"])],
-        needs: &[Postgres, MySql],
+        needs: &[Postgres, MariaDb, MySql],
     },
     Area {
         name: "cache",
@@ -379,19 +408,19 @@ pub(crate) const AREAS: &[Area] = &[
         name: "http",
         about: "the HTTP layer and extractor",
         runs: &[("units", &["http::"]), ("integration", &["http::"])],
-        needs: &[Postgres, MySql],
+        needs: &[Postgres, MariaDb, MySql],
     },
     Area {
         name: "console",
         about: "the page for operators",
         runs: &[("units", &["console::"]), ("integration", &["console::"])],
-        needs: &[Postgres, MySql, Redis],
+        needs: &[Postgres, MariaDb, MySql, Redis],
     },
     Area {
         name: "scale",
         about: "what operators read of a large table",
         runs: &[("integration", &["scale::"])],
-        needs: &[Postgres, MySql, Redis, RedisCluster],
+        needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster],
     },
     Area {
         name: "client",
@@ -416,7 +445,7 @@ pub(crate) const AREAS: &[Area] = &[
                 "purging::",
             ],
         )],
-        needs: &[Postgres, MySql, Redis, RedisCluster, Programs],
+        needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster, Programs],
     },
 ];
 
@@ -520,7 +549,7 @@ impl Work {
                     && package == target.package
                     && (targets.is_empty() || targets.contains(&&*target.name))
             }
-            Self::Documentation | Self::Crash | Self::Failover => false,
+            Self::Documentation | Self::Crash | Self::Failover | Self::Newest => false,
         }
     }
 }
@@ -572,6 +601,7 @@ mod tests {
             Work::Documentation,
             Work::Crash,
             Work::Failover,
+            Work::Newest,
         ] {
             assert_eq!(PARTS.iter().filter(|it| it.work == work).count(), 1);
         }
@@ -586,6 +616,7 @@ mod tests {
         assert!(
             [
                 Postgres,
+                MariaDb,
                 MySql,
                 Redis,
                 RedisCluster,

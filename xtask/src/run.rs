@@ -17,6 +17,8 @@ pub(crate) struct Run {
     cargo: OsString,
     variables: Vec<(String, String)>,
     steps: Vec<Step>,
+    /// What could not run here, with the reason.
+    not_run: Vec<String>,
 }
 
 /// A finished step.
@@ -50,6 +52,7 @@ impl Run {
             cargo: std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
             variables: Vec::new(),
             steps: Vec::new(),
+            not_run: Vec::new(),
         })
     }
 
@@ -111,6 +114,22 @@ impl Run {
     pub(crate) fn set_var(&mut self, name: &str, value: &str) {
         self.shell.set_var(name, value);
         self.variables.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Notes what cannot run here. The end of the run says so, and does not fail because of it.
+    pub(crate) fn not_run(&mut self, what: &str) {
+        self.not_run.push(what.to_owned());
+    }
+
+    /// Returns true if the step has passed, false if it has failed, and `None` if it has not run.
+    pub(crate) fn has_passed(&self, step: &str) -> Option<bool> {
+        let step = self.steps.iter().find(|it| it.name == step)?;
+        Some(step.passed)
+    }
+
+    /// Returns true if an environment variable is set, here or for later steps.
+    pub(crate) fn has_var(&self, name: &str) -> bool {
+        std::env::var_os(name).is_some() || self.variables.iter().any(|(it, _)| it == name)
     }
 
     /// Command that starts a program in a folder of the repository.
@@ -189,6 +208,12 @@ impl Run {
         let all = format!("sum of {} steps", self.steps.len());
         let cpu = self.steps.iter().map(|it| it.cpu).sum();
         print_row(self.steps.iter().map(|it| it.took).sum(), cpu, &all);
+        if !self.not_run.is_empty() {
+            eprintln!("\n==== NOT RUN: {}", self.not_run.len());
+            for what in &self.not_run {
+                eprintln!("{what}");
+            }
+        }
     }
 }
 
@@ -352,6 +377,7 @@ mod tests {
             cargo: "cargo".into(),
             variables: Vec::new(),
             steps: Vec::new(),
+            not_run: Vec::new(),
         };
         let lanes = vec![
             vec![job("a", "echo out; echo err >&2; exit 1"), job("b", "true")],

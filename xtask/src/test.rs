@@ -5,23 +5,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
+use idem_servers::Release;
 use serde_json::Value as Json;
 use xshell::cmd;
 
 use crate::clients;
 use crate::parts::{self, Chosen, Need, Part, Target, Work};
 use crate::run::{Job, Run};
-use crate::servers::Servers;
+use crate::servers::{self, POSTGRES_VERSIONS, Servers, Set};
+use crate::tested::{self, Tested, Tests};
 
-/// Runs the named parts, stores and areas, or all parts if there is no name.
+/// Runs the named parts, stores and areas, or all parts if there is no name, on a set of servers.
 ///
 /// Cargo builds for the whole workspace with all features, even for a single part. With `--package` it would use other
 /// features, and build the dependencies again.
-pub(crate) fn test(run: &mut Run, embedded: bool, names: &[String]) -> anyhow::Result<()> {
+pub(crate) fn test(
+    run: &mut Run,
+    embedded: bool,
+    set: Set,
+    names: &[String],
+) -> anyhow::Result<()> {
     let (chosen, needs) = parts::chosen(names)?;
-    let _fixtures = match embedded {
+    let fixtures = match embedded {
         true => None,
-        false => Some(Fixtures::of(run, &needs)?),
+        false => Some(Fixtures::of(run, &needs, set)?),
     };
     let metadata = run.metadata()?;
     let targets = parts::targets(&metadata)?;
@@ -52,9 +59,167 @@ pub(crate) fn test(run: &mut Run, embedded: bool, names: &[String]) -> anyhow::R
         // Named parts run in the order of their names, in one lane, so that their output appears immediately.
         let lane = if names.is_empty() { part.lane } else { 0 };
         lanes.resize_with(lanes.len().max(lane + 1), Vec::new);
-        lanes[lane].extend(jobs(run, (part, filter), &built, embedded)?);
+        lanes[lane].extend(jobs(run, (part, filter), &built, embedded, set)?);
     }
-    run.lanes(lanes)
+    let all = run.lanes(lanes);
+    let Some(fixtures) = fixtures else { return all };
+    let mut tested = Tested::read(run.root())?;
+    for newest in NEWEST {
+        if let (Some(passed), Ok(version)) =
+            (run.has_passed(&newest.name()), newest.release.version())
+        {
+            let tests = if passed {
+                Tests::Conformance
+            } else {
+                Tests::None
+            };
+            tested.note("newest", newest.release.server, &version, tests);
+        }
+    }
+    if all.is_ok() && names.is_empty() {
+        for (server, version, set) in fixtures.servers.versions() {
+            tested.note(&set.name(), server, version, Tests::All);
+        }
+    }
+    write(run, &tested)?;
+    all
+}
+
+/// Runs the conformance table on each major version of PostgreSQL.
+pub(crate) fn postgres_versions(run: &mut Run) -> anyhow::Result<()> {
+    let cargo = run.cargo();
+    let built = run.step("build", |sh| {
+        let messages = cmd!(
+            sh,
+            "{cargo} test --workspace --all-features --test=conformance --no-run --message-format=json-render-diagnostics"
+        );
+        programs(&messages.read()?)
+    })?;
+    let (mut jobs, mut versions) = (Vec::new(), Vec::new());
+    for (major, _) in POSTGRES_VERSIONS {
+        let set = Set::Postgres(*major);
+        let installed = servers::postgres_of(run.shell(), *major);
+        match installed.and_then(|it| it.postgres_version()) {
+            Ok(version) => {
+                let name = set.name();
+                let filters = &["postgres", "pg_bouncer"];
+                jobs.push(conformance(run, &built, &name, set, "postgres", filters)?);
+                versions.push((name, version));
+            }
+            Err(error) => run.not_run(&format!("PostgreSQL {major}: {error:#}")),
+        }
+    }
+    let all = run.lanes(vec![jobs]);
+    let mut tested = Tested::read(run.root())?;
+    for (set, version) in versions {
+        let tests = match run.has_passed(&set) {
+            Some(true) => Tests::Conformance,
+            _ => Tests::None,
+        };
+        tested.note(&set, "PostgreSQL", &version, tests);
+    }
+    write(run, &tested)?;
+    all
+}
+
+fn write(run: &Run, tested: &Tested) -> anyhow::Result<()> {
+    let file = tested::FILE;
+    std::fs::write(run.root().join(file), tested.json()?)
+        .with_context(|| format!("cannot write {file}"))
+}
+
+/// Run of the conformance table on a newest release.
+struct Newest {
+    release: Release,
+    /// Name of the server that is started.
+    server: &'static str,
+    /// Parts of the names of its cases.
+    filters: &'static [&'static str],
+}
+
+/// The newest releases, except MySQL, on which all tests run.
+const NEWEST: &[Newest] = &[
+    Newest {
+        release: Release::POSTGRES,
+        server: "postgres",
+        filters: &["postgres"],
+    },
+    Newest {
+        release: Release::PG_BOUNCER,
+        server: "postgres",
+        filters: &["pg_bouncer"],
+    },
+    Newest {
+        release: Release::MARIA_DB,
+        server: "mariadb",
+        filters: &["mariadb::"],
+    },
+    Newest {
+        release: Release::REDIS,
+        server: "redis",
+        filters: &["redis::"],
+    },
+    Newest {
+        release: Release::VALKEY,
+        server: "valkey",
+        filters: &["redis::"],
+    },
+];
+
+impl Newest {
+    fn name(&self) -> String {
+        format!("newest {}", self.release.server)
+    }
+}
+
+/// Runs of the conformance table on the newest releases that are installed.
+fn newest(run: &Run, built: &[Program], embedded: bool, set: Set) -> anyhow::Result<Vec<Job>> {
+    let jobs = NEWEST
+        .iter()
+        .filter(|it| !embedded && it.release.programs().is_ok())
+        // All tests run on the others.
+        .filter(|it| set != Set::Newest || it.release == Release::VALKEY);
+    jobs.map(|it| conformance(run, built, &it.name(), Set::Newest, it.server, it.filters))
+        .collect()
+}
+
+/// Run of the conformance table on one server of a set, which lives as long as the run.
+fn conformance(
+    run: &Run,
+    built: &[Program],
+    name: &str,
+    set: Set,
+    server: &str,
+    filters: &[&str],
+) -> anyhow::Result<Job> {
+    let own = std::env::current_exe()?;
+    let program = built
+        .iter()
+        .find(|it| it.is_test && it.target.name == "conformance")
+        .context("cargo built no conformance table")?;
+    for filter in filters {
+        let mut list = run.command(&program.path, Path::new("."));
+        let listed = list.args(["--list", filter]).output()?;
+        let cases = String::from_utf8_lossy(&listed.stdout).contains(": test");
+        anyhow::ensure!(
+            cases,
+            "no case of the conformance table has {filter:?} in its name"
+        );
+    }
+    // The program accepts one filter.
+    let commands = filters.iter().map(|filter| {
+        let mut command = run.command(&own, Path::new("."));
+        for variable in servers::variables() {
+            command.env_remove(variable);
+        }
+        command.args(["servers", "--servers", &set.name(), "--only", server, "--"]);
+        command.arg(&program.path).arg(filter);
+        command
+    });
+    Ok(Job {
+        name: name.to_owned(),
+        commands: commands.collect(),
+    })
 }
 
 /// Arguments with which cargo builds a part.
@@ -62,6 +227,7 @@ fn selection(part: &Part, targets: &[Target]) -> Vec<String> {
     match part.work {
         // Cargo builds the programs of a package together with any test of it. `costs` is the smallest test.
         Work::Crash | Work::Failover => vec!["--test=costs".to_owned()],
+        Work::Newest => vec!["--test=conformance".to_owned()],
         // Cargo cannot build the examples without running them.
         Work::Documentation => Vec::new(),
         Work::Units | Work::Targets { .. } => targets
@@ -81,12 +247,14 @@ fn jobs(
     (part, filter): Chosen,
     built: &[Program],
     embedded: bool,
+    set: Set,
 ) -> anyhow::Result<Vec<Job>> {
-    let ignored = includes_ignored((part, filter), embedded);
+    let ignored = includes_ignored(part, embedded);
     let arguments = ignored.iter().chain(filter);
     let commands = match part.work {
         Work::Crash => return crash_rounds(run, built, embedded, filter),
         Work::Failover => return failovers(run, built, embedded, filter),
+        Work::Newest => return newest(run, built, embedded, set),
         Work::Documentation => {
             let mut command = run.command(run.cargo(), Path::new("."));
             // Without `--include-ignored`, because an example marked `ignore` must not be compiled.
@@ -98,7 +266,7 @@ fn jobs(
             .filter(|it| it.is_test && part.work.has(&it.target))
             .map(|program| {
                 let mut command = program.command(run);
-                command.args(arguments.clone()).args(skipped());
+                command.args(arguments.clone()).args(skipped(run));
                 command
             })
             .collect(),
@@ -111,20 +279,28 @@ fn jobs(
 /// Argument that also runs the tests that need a server, which are marked as ignored.
 ///
 /// `conformance` and `drops` mark a test as ignored only if its server was not started. An area starts the servers of
-/// its own stores only, so the tests of other stores must stay ignored.
-fn includes_ignored((part, filter): Chosen, embedded: bool) -> Option<&'static str> {
+/// its own stores only, and a MySQL may be missing, so these tests must stay ignored.
+fn includes_ignored(part: &Part, embedded: bool) -> Option<&'static str> {
     let is_table = ["conformance", "drops"].contains(&part.name);
-    (!embedded && (filter.is_empty() || !is_table)).then_some("--include-ignored")
+    (!embedded && !is_table).then_some("--include-ignored")
 }
 
-/// Arguments that leave out the tests on three nodes of Galera, unless `IDEM_TEST_GALERA` is set: on a busy machine a node
-/// may expel another one, and the tests fail.
-fn skipped() -> &'static [&'static str] {
-    match std::env::var_os("IDEM_TEST_GALERA") {
-        Some(_) => &[],
-        None => &["--skip", "galera::"],
-    }
+/// Arguments that leave out the tests on three nodes of Galera, unless `IDEM_TEST_GALERA` is set, because on a busy machine a
+/// node may expel another one, and the tests fail; the tests in the place `mysql` without a MySQL; and the tests of the newest
+/// servers, unless all of them are installed.
+fn skipped(run: &Run) -> Vec<&'static str> {
+    let are_installed = Release::ALL.iter().all(|it| it.programs().is_ok());
+    let optional = [
+        (run.has_var("IDEM_TEST_GALERA"), "galera::"),
+        (run.has_var(MYSQL), "::mysql::"),
+        (are_installed, "newest::"),
+    ];
+    let left_out = optional.into_iter().filter(|(is_there, _)| !is_there);
+    left_out.flat_map(|(_, tests)| ["--skip", tests]).collect()
 }
+
+/// Variable of a MySQL, without which its tests do not run.
+const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
 
 /// Servers and HTTP clients for the tests.
 pub(crate) struct Fixtures {
@@ -134,20 +310,28 @@ pub(crate) struct Fixtures {
 
 impl Fixtures {
     /// Installs and starts what is needed, and sets its variables for all later steps.
-    pub(crate) fn of(run: &mut Run, needs: &[Need]) -> anyhow::Result<Self> {
+    pub(crate) fn of(run: &mut Run, needs: &[Need], set: Set) -> anyhow::Result<Self> {
         let python = match needs.contains(&Need::Python) {
             true => Some(run.step("clients", |sh| clients::python(sh, &clients::CLIENTS))?),
             false => None,
         };
         let servers = match needs.iter().any(|it| *it != Need::Python) {
-            true => run.step("servers", |sh| Servers::start(sh, needs))?,
+            true => run.step("servers", |sh| Servers::start(sh, needs, set))?,
             false => Servers::none(),
         };
         let all = Self { servers, python };
         for (name, value) in all.variables() {
             run.set_var(name, value);
         }
+        for missing in all.servers.missing() {
+            run.not_run(missing);
+        }
         Ok(all)
+    }
+
+    /// Newest releases that could not be installed, each with the reason.
+    pub(crate) fn missing(&self) -> &[String] {
+        self.servers.missing()
     }
 
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
@@ -206,7 +390,10 @@ fn crash_rounds(
     let crash = program(built, "crash")?;
     for round in ROUNDS {
         for store in round.stores {
-            let is_wanted = stores.is_empty() || stores.contains(store);
+            let is_wanted = match stores.is_empty() {
+                true => *store != "mysql" || run.has_var(MYSQL),
+                false => stores.contains(store),
+            };
             if is_wanted && (!embedded || EMBEDDED.contains(store)) {
                 let mut command = run.command(&crash.path, Path::new("."));
                 command.args(round.arguments.split(' '));

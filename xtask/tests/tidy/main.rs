@@ -15,6 +15,7 @@ mod manifests;
 mod pages;
 mod paths;
 mod texts;
+mod versions;
 
 use std::fs;
 use std::path::Path;
