@@ -133,6 +133,9 @@ where
     }
 }
 
+/// Part of the driver's error if no crate of the program has turned TLS on.
+const WITHOUT_TLS: &str = "without TLS support";
+
 /// Converts an error of sqlx. The dialect interprets the errors that the database itself returned.
 pub(super) fn error(
     source: sqlx::Error,
@@ -148,6 +151,10 @@ pub(super) fn error(
         sqlx::Error::PoolClosed => (Unavailable, "the connection pool is closed"),
         sqlx::Error::WorkerCrashed => (Unavailable, "the connection's worker thread is gone"),
         sqlx::Error::Io(_) => (Unavailable, "the connection to the database failed"),
+        sqlx::Error::Tls(why) if why.to_string().contains(WITHOUT_TLS) => (
+            Other,
+            "the URL asks for an encrypted connection, and this build has no TLS: turn on the feature `tls-rustls`",
+        ),
         sqlx::Error::Tls(_) => (
             Unavailable,
             "no encrypted connection to the database could be made, check its certificates",
@@ -169,6 +176,20 @@ pub(super) fn error(
 mod tests {
     use super::*;
     use crate::record::Timestamp;
+
+    #[test]
+    fn a_build_without_tls_names_the_feature() {
+        let database = |_: &dyn DatabaseError| unreachable!("the server said nothing");
+        let text = format!(
+            "TLS upgrade required by connect options but SQLx was built {WITHOUT_TLS} enabled"
+        );
+        let missing = error(sqlx::Error::Tls(text.into()), database);
+        assert_eq!(missing.kind(), StoreErrorKind::Other);
+        assert!(missing.to_string().contains("`tls-rustls`"), "{missing}");
+        let refused = error(sqlx::Error::Tls("unknown issuer".into()), database);
+        assert_eq!(refused.kind(), StoreErrorKind::Unavailable);
+        assert!(refused.to_string().contains("certificates"), "{refused}");
+    }
 
     #[test]
     fn no_sum_of_a_time_and_two_spans_overflows() {

@@ -194,9 +194,10 @@ impl MySqlStore {
                 self.this_table()
             );
             let found = self.text(&query, 0).await?.unwrap_or_default();
-            // Column 6 of the plan is the index. Without the hint, a small table would be scanned.
+            // Without the hint, a small table would be scanned. MySQL has more than one format of plans, and its default
+            // is a setting of the server.
             let plan = format!(
-                "EXPLAIN SELECT {columns} FROM {table} FORCE INDEX ({index}) WHERE {columns} IS NOT NULL ORDER BY {columns}"
+                "EXPLAIN FORMAT = TRADITIONAL SELECT {columns} FROM {table} FORCE INDEX ({index}) WHERE {columns} IS NOT NULL ORDER BY {columns}"
             );
             let is_used = found == columns && {
                 let used = self.plan_key(&plan).await?;

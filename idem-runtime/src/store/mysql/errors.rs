@@ -26,7 +26,18 @@ where
 }
 
 pub(super) fn is_undone(error: &sqlx::Error) -> bool {
-    number(error).is_some_and(|it| UNDONE.contains(&it))
+    number(error).is_some_and(|it| UNDONE.contains(&it)) || is_deadlock_of_commit(error)
+}
+
+/// Returns true if a commit lost to a conflicting one of another member of a group: "Got error 149 - 'Lock deadlock; Retry
+/// transaction' during COMMIT". Other failures of a commit may leave it in effect.
+fn is_deadlock_of_commit(error: &sqlx::Error) -> bool {
+    const LOCK_DEADLOCK: &str = "149";
+    number(error) == Some(COMMIT_FAILED)
+        && error.as_database_error().is_some_and(|answer| {
+            let mut words = answer.message().split(|it: char| !it.is_ascii_digit());
+            words.any(|word| word == LOCK_DEADLOCK)
+        })
 }
 
 pub(in crate::store) const DUPLICATE: u16 = 1062;
@@ -38,8 +49,10 @@ pub(super) const DUPLICATE_COLUMN: u16 = 1060;
 pub(super) const TX_IN_PROGRESS: u16 = 1568;
 /// Answers to a statement that does not wait for a lock: of MySQL, and of MariaDB.
 pub(super) const LOCKED: &[u16] = &[3572, 1205];
-/// Deadlock; record changed since it was read (MariaDB); table definition changed; statement must be prepared again.
-const UNDONE: &[u16] = &[1213, 1020, 1412, 1615];
+const COMMIT_FAILED: u16 = 1180;
+/// Deadlock; record changed since it was read (MariaDB); table definition changed; statement must be prepared again;
+/// rolled back by the certification of Group Replication.
+const UNDONE: &[u16] = &[1213, 1020, 1412, 1615, 3101];
 
 /// Error number of the server: <https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html>,
 /// <https://mariadb.com/kb/en/mariadb-error-code-reference/>.
@@ -49,7 +62,7 @@ pub(in crate::store) fn number(error: &sqlx::Error) -> Option<u16> {
 }
 
 pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
-    use StoreErrorKind::{Conflict, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable};
+    use StoreErrorKind::{Conflict, Denied, Unavailable};
     match &source {
         sqlx::Error::AnyDriverError(error) if error.is::<RolledBack>() => {
             return StoreError::new(
@@ -58,6 +71,10 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
                  long for a lock: give the error back, and begin the transaction anew",
             )
             .with_source(source);
+        }
+        // The driver has no way to send the password. It says so with the name of its feature for another way.
+        sqlx::Error::Configuration(_) if source.to_string().contains("mysql-rsa") => {
+            return StoreError::new(Denied, NOT_ENCRYPTED).with_source(source);
         }
         // A connection can get out of step if the application drops a statement on it half way.
         sqlx::Error::Protocol(_) => {
@@ -69,65 +86,157 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
         }
         _ => {}
     }
+    if is_deadlock_of_commit(&source) {
+        return StoreError::new(Conflict, ROLLED_BACK).with_source(source);
+    }
     let number = number(&source);
-    sql::error(source, |_| match number {
-        Some(1045 | 1698 | 1130 | 1820 | 1862) => (
+    sql::error(source, |_| number.map_or(UNKNOWN, meaning))
+}
+
+const ROLLED_BACK: &str = "the statement was rolled back in favour of others each time, try again";
+/// A server with `caching_sha2_password` checks the password of a user whom it has not cached since its start only if it
+/// gets the password itself, which a client sends over an encrypted connection.
+const NOT_ENCRYPTED: &str = "the server refused the user on a connection that is not encrypted: the password is wrong, or \
+    `caching_sha2_password` has not cached it; check name and password, turn on the feature `tls-rustls`, and remove \
+    `ssl-mode=DISABLED` from the URL";
+const UNKNOWN: (StoreErrorKind, &str) =
+    (StoreErrorKind::Other, "the database refused the statement");
+
+/// Kind and remedy of an error of the server. Only MySQL has the numbers from 3000 to 3999, and only MariaDB those from 1900
+/// to 1999.
+fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
+    use StoreErrorKind::{Conflict, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable};
+    match number {
+        1045 | 1698 | 1130 | 1820 | 1862 | 3118 | 3955 => (
             Denied,
-            "the server refused the user, check name, password and host",
+            "the server refused the user; check name, password and host, and whether the account is locked, expired or \
+             needs an encrypted connection (feature `tls-rustls`)",
         ),
-        Some(1044 | 1142 | 1143 | 1227 | 1370) => (
+        3159 => (
+            Denied,
+            "the server accepts only encrypted connections (`require_secure_transport`); turn on the feature \
+             `tls-rustls`, and remove `ssl-mode=DISABLED` from the URL",
+        ),
+        1251 | 1524 => (
+            Denied,
+            "the server and the driver know no common authentication for this user; change the user to \
+             `caching_sha2_password`",
+        ),
+        1044 | 1142 | 1143 | 1227 | 1370 | 3879 => (
             Denied,
             "the user lacks a privilege, grant SELECT, INSERT, UPDATE and DELETE on the store's tables, \
              and CREATE and REFERENCES for `migrate()`",
         ),
-        Some(1049 | 1046) => (
+        1049 | 1046 => (
             Schema,
             "there is no such database, make it or name another in the URL",
         ),
-        Some(NO_SUCH_TABLE | 1054 | 1136 | 1364) => (
+        NO_SUCH_TABLE | 1054 | 1136 | 1364 => (
             Schema,
             "a table or column of the store is missing, run `migrate()`",
         ),
-        Some(1290 | 1792 | 1836) => (ReadOnly, "the server is read-only, connect to the primary"),
-        Some(3 | 1021 | 1026 | 1114) => (Full, "the disk or the tablespace is full, make room"),
-        Some(1040 | 1203 | 1226) => (
+        3098 => (
+            Schema,
+            "the group's `group_replication_enforce_update_everywhere_checks` refuses a table with foreign keys that \
+             cascade, or without a primary key; drop the foreign keys of the store's tables",
+        ),
+        1290 | 1792 | 1836 | 3989 => (ReadOnly, "the server is read-only, connect to the primary"),
+        3 | 1021 | 1026 | 1114 | 3019 | 3675 => {
+            (Full, "the disk or the tablespace is full, make room")
+        }
+        1040 | 1203 | 1226 => (
             Unavailable,
             "the server has no connection left, make the pool smaller or `max_connections` larger",
         ),
-        Some(NOT_PREPARED) => (
+        1037 | 1041 | 1135 | 1206 | 3170 => (
+            Unavailable,
+            "the server has no memory or thread left; give it more, or make the pools of its clients smaller",
+        ),
+        3032 => (
+            Unavailable,
+            "the server is in offline mode, as a member that has left its group is; connect to another one, or turn \
+             `offline_mode` off",
+        ),
+        NOT_PREPARED => (
             Unavailable,
             "the server is a node of Galera without a majority or without its data, try again or connect to another node",
         ),
-        Some(1180) => (
+        3100 | 3796..=3799 => (
+            Unavailable,
+            "the server is a member of Group Replication that has left the group or cannot reach it; try again or \
+             connect to another member",
+        ),
+        COMMIT_FAILED => (
             Unavailable,
             "the server failed during a commit, which may have taken effect or not, try again",
         ),
-        Some(1053 | 1077 | 1079 | 1080 | 1129 | 1152..=1161 | 1317 | 1927 | 2006 | 2013 | 4031)
-            if number != Some(1153) =>
-        {
-            (Unavailable, "the server ended the connection, try again")
-        }
-        Some(1153 | 1301) => (
+        1153 | 1301 => (
             Other,
             "the result is larger than a packet, raise `max_allowed_packet` or lower the limit on results",
         ),
-        Some(1118) => (
+        1053
+        | 1077
+        | 1079
+        | 1080
+        | 1129
+        | 1152..=1161
+        | 1317
+        | 1927
+        | 2006
+        | 2013
+        | 3168
+        | 3169
+        | 3781
+        | 3782
+        | 4031 => (Unavailable, "the server ended the connection, try again"),
+        1118 => (
             Other,
             "the result is too large for the redo log, raise `innodb_log_file_size` or lower the limit on results",
         ),
-        Some(1205) => (
+        1197 => (
+            Other,
+            "the result is too large for the binary log; raise `max_binlog_cache_size` or lower the limit on results",
+        ),
+        1205 => (
             Conflict,
             "another session kept the record locked for too long, or a node of Galera could not catch up with the others, \
              try again",
         ),
-        Some(1020 | 1213 | 1412 | 1615) => (
-            Conflict,
-            "the statement was rolled back in favour of others each time, try again",
-        ),
-        Some(1969 | 3024) => (
+        1020 | 1213 | 1412 | 1615 | 3101 => (Conflict, ROLLED_BACK),
+        1969 | 3024 => (
             Timeout,
             "the server's limit on statement time was reached, raise it for this user",
         ),
-        _ => (Other, "the database refused the statement"),
-    })
+        _ => UNKNOWN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Servers give the other numbers in `tests/it`.
+    #[test]
+    fn rare_errors_have_a_kind_that_says_whether_to_retry() {
+        use StoreErrorKind::{Conflict, Denied, Full, Other, Schema, Unavailable};
+        for (number, kind, remedy) in [
+            (1251, Denied, "caching_sha2_password"),
+            (3955, Denied, "locked"),
+            (3098, Schema, "foreign keys"),
+            (3675, Full, "make room"),
+            (1135, Unavailable, "memory"),
+            (3100, Unavailable, "another member"),
+            (3797, Unavailable, "another member"),
+            (3169, Unavailable, "try again"),
+            (1153, Other, "max_allowed_packet"),
+            (1156, Unavailable, "try again"),
+            (1197, Other, "max_binlog_cache_size"),
+            (3101, Conflict, "try again"),
+            (COMMIT_FAILED, Unavailable, "may have taken effect"),
+        ] {
+            let (found, message) = meaning(number);
+            assert_eq!(found, kind, "{number}: {message}");
+            assert!(message.contains(remedy), "{number}: {message}");
+        }
+    }
 }

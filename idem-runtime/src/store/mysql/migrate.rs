@@ -86,11 +86,14 @@ async fn migrate(
 
 /// Waits until no other process migrates. Returns false if that takes too long. A statement that waits in the server for
 /// a second would be logged as slow.
+///
+/// The name of a lock has at most 64 characters. `SHA1` and `MD5` would be shorter than `SHA2`, but MySQL 9.6 has moved
+/// them into a component that is not installed.
 async fn lock(connection: &mut MySqlConnection, table: &Table) -> Result<bool, sqlx::Error> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let locked: Option<i64> = sqlx::query_scalar(
-            "SELECT GET_LOCK(CONCAT('idem ', SHA1(CONCAT_WS('.', COALESCE(?, DATABASE()), ?))), 0)",
+            "SELECT GET_LOCK(CONCAT('idem ', LEFT(SHA2(CONCAT_WS('.', COALESCE(?, DATABASE()), ?), 256), 40)), 0)",
         )
         .bind(table.schema.as_deref())
         .bind(&*table.name)
