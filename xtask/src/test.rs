@@ -249,8 +249,6 @@ fn jobs(
     embedded: bool,
     set: Set,
 ) -> anyhow::Result<Vec<Job>> {
-    let ignored = includes_ignored(part, embedded);
-    let arguments = ignored.iter().chain(filter);
     let commands = match part.work {
         Work::Crash => return crash_rounds(run, built, embedded, filter),
         Work::Failover => return failovers(run, built, embedded, filter),
@@ -261,19 +259,42 @@ fn jobs(
             command.args(["test", "--workspace", "--all-features", "--doc"]);
             vec![command]
         }
-        Work::Units | Work::Targets { .. } => built
-            .iter()
-            .filter(|it| it.is_test && part.work.has(&it.target))
-            .map(|program| {
+        Work::Units | Work::Targets { .. } => {
+            let programs = built
+                .iter()
+                .filter(|it| it.is_test && part.work.has(&it.target));
+            let runs = programs.flat_map(|program| {
+                filters(part, filter)
+                    .into_iter()
+                    .map(move |it| (program, it))
+            });
+            let commands = runs.map(|(program, filter)| {
                 let mut command = program.command(run);
-                command.args(arguments.clone()).args(skipped(run));
                 command
-            })
-            .collect(),
+                    .args(includes_ignored(part, embedded))
+                    .args(filter)
+                    .args(skipped(run));
+                command
+            });
+            commands.collect()
+        }
     };
     let name = [&[part.name], filter].concat().join(" ");
     anyhow::ensure!(!commands.is_empty(), "cargo built nothing for {name}");
     Ok(vec![Job { name, commands }])
+}
+
+/// Arguments of each run of a part's program. A program with a test runner of its own accepts one filter.
+fn filters<'a>(part: &Part, filter: &'a [&'a str]) -> Vec<&'a [&'a str]> {
+    match has_own_runner(part) && !filter.is_empty() {
+        true => filter.chunks(1).collect(),
+        false => vec![filter],
+    }
+}
+
+/// Returns true if the tests of a part are the rows of a table, which is made at run time.
+fn has_own_runner(part: &Part) -> bool {
+    ["conformance", "drops"].contains(&part.name)
 }
 
 /// Argument that also runs the tests that need a server, which are marked as ignored.
@@ -281,8 +302,7 @@ fn jobs(
 /// `conformance` and `drops` mark a test as ignored only if its server was not started. An area starts the servers of
 /// its own stores only, and a MySQL may be missing, so these tests must stay ignored.
 fn includes_ignored(part: &Part, embedded: bool) -> Option<&'static str> {
-    let is_table = ["conformance", "drops"].contains(&part.name);
-    (!embedded && !is_table).then_some("--include-ignored")
+    (!embedded && !has_own_runner(part)).then_some("--include-ignored")
 }
 
 /// Arguments that leave out the tests on three nodes of Galera, unless `IDEM_TEST_GALERA` is set, because on a busy machine a
@@ -559,6 +579,23 @@ mod tests {
             ]
         );
         assert!(programs("error").is_err());
+    }
+
+    #[test]
+    fn a_program_with_its_own_runner_runs_once_for_each_filter() {
+        let (chosen, _) = parts::chosen(&["postgres"]).expect("the name is known");
+        let runs = |name: &str| {
+            let found = chosen.iter().find(|(part, _)| part.name == name);
+            let (part, filter) = found.expect("the area has the part");
+            filters(part, filter).len()
+        };
+        assert_eq!(runs("conformance"), 2);
+        assert_eq!(runs("integration"), 1);
+        let (all, _) = parts::chosen::<&str>(&[]).expect("no name is unknown");
+        assert!(
+            all.iter()
+                .all(|(part, filter)| filters(part, filter).len() == 1)
+        );
     }
 
     #[test]
