@@ -13,8 +13,9 @@ mod servers;
 mod test;
 mod tested;
 
-use std::ffi::OsString;
-use std::process::ExitCode;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt as _;
+use std::process::{self, ExitCode};
 
 use anyhow::{Context as _, bail};
 use lexopt::prelude::{Long, Short, Value, ValueExt as _};
@@ -108,6 +109,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(folder) = std::env::var_os("CARGO_MANIFEST_DIR") {
+        let error = without_variables_of_cargo(&folder).exec();
+        eprintln!("xtask: cannot run itself: {error}");
+        return ExitCode::FAILURE;
+    }
     match parse(std::env::args_os().skip(1)).and_then(execute) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -115,6 +121,27 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Command that is this one without the variables that `cargo run` sets. Build scripts of some dependencies read these
+/// variables, so cargo would compile the dependencies again whenever a contributor changes between `cargo xtask test` and
+/// `cargo test`.
+fn without_variables_of_cargo(folder: &OsStr) -> process::Command {
+    let own = std::env::current_exe().unwrap_or_else(|_| "xtask".into());
+    let mut command = process::Command::new(own);
+    command
+        .args(std::env::args_os().skip(1))
+        .env(run::FOLDER, folder);
+    for (name, _) in std::env::vars_os() {
+        let of_cargo = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+        if name
+            .to_str()
+            .is_some_and(|it| of_cargo.iter().any(|of| it.starts_with(of)))
+        {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
@@ -407,6 +434,20 @@ mod tests {
 
     fn parsed(args: &[&str]) -> Result<Command, String> {
         parse(args.iter().map(Into::into)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn no_variable_of_cargo_reaches_the_steps() {
+        // Cargo sets them for a test, too.
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+        let command = without_variables_of_cargo(OsStr::new("/x/xtask"));
+        let set: Vec<_> = command.get_envs().collect();
+        for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
+            assert!(set.contains(&(OsStr::new(name), None)), "{name}: {set:?}");
+        }
+        let folder = (OsStr::new(run::FOLDER), Some(OsStr::new("/x/xtask")));
+        assert!(set.contains(&folder), "{set:?}");
+        assert!(!set.iter().any(|(name, _)| *name == "PATH"));
     }
 
     #[test]

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use xshell::{Shell, cmd};
 
+/// Variable with the folder of this package, for this program alone.
+pub(crate) const FOLDER: &str = "IDEM_XTASK_FOLDER";
+
 /// Runs steps from the root of the repository.
 pub(crate) struct Run {
     shell: Shell,
@@ -41,7 +44,7 @@ pub(crate) struct Job {
 impl Run {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let shell = Shell::new()?;
-        let own = std::env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
+        let own = std::env::var_os(FOLDER).context("run this as `cargo xtask`")?;
         let root = Path::new(&own)
             .parent()
             .context("the folder of xtask has no parent")?;
