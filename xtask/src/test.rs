@@ -65,15 +65,9 @@ pub(crate) fn test(
     let Some(fixtures) = fixtures else { return all };
     let mut tested = Tested::read(run.root())?;
     for newest in NEWEST {
-        if let (Some(passed), Ok(version)) =
-            (run.has_passed(&newest.name()), newest.release.version())
-        {
-            let tests = if passed {
-                Tests::Conformance
-            } else {
-                Tests::None
-            };
-            tested.note("newest", newest.release.server, &version, tests);
+        let (server, version) = (newest.release.server, newest.release.version());
+        if let (Some(true), Ok(version)) = (run.has_passed(&newest.name()), version) {
+            tested.note("newest", server, &version, Tests::Conformance);
         }
     }
     if all.is_ok() && names.is_empty() {
@@ -112,11 +106,9 @@ pub(crate) fn postgres_versions(run: &mut Run) -> anyhow::Result<()> {
     let all = run.lanes(vec![jobs]);
     let mut tested = Tested::read(run.root())?;
     for (set, version) in versions {
-        let tests = match run.has_passed(&set) {
-            Some(true) => Tests::Conformance,
-            _ => Tests::None,
-        };
-        tested.note(&set, "PostgreSQL", &version, tests);
+        if run.has_passed(&set) == Some(true) {
+            tested.note(&set, "PostgreSQL", &version, Tests::Conformance);
+        }
     }
     write(run, &tested)?;
     all
