@@ -214,15 +214,23 @@ async fn a_recovery_prints_what_it_could_not_look_for() {
 /// makes the call once at most.
 async fn recover(on_crash: OnCrash, succeeds: bool, up_to: &str) -> Vec<String> {
     let (printed, _guard) = print();
-    let store = SqliteStore::in_memory().await.unwrap();
-    let idem = Idem::builder(store)
-        .lease(Duration::from_millis(50))
-        .build();
+    let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
+    let pool = pool.connect("sqlite::memory:").await.unwrap();
+    let store = SqliteStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    let idem = Idem::new(store);
     let call = move || {
         let call = Call::new("test.recovered", "k", &1_u64, LEASE);
         call.on_crash(on_crash).recover_with(&1_u64)
     };
     kill(&idem, call()).await;
+    // A short lease could also lapse under the recovery, on a machine under load.
+    for lapse in [
+        "UPDATE idem_records SET lease_until = 1",
+        "UPDATE idem_records_recovery SET recover_after = 1",
+    ] {
+        sqlx::query(lapse).execute(&pool).await.unwrap();
+    }
     let short = Duration::from_millis(10);
     let again = idem.clone();
     let recovering = Recovery::new(&idem)
