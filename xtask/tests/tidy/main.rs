@@ -11,6 +11,7 @@
 mod book;
 mod cycles;
 mod imports;
+mod items;
 mod manifests;
 mod pages;
 mod paths;

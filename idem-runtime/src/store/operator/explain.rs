@@ -77,7 +77,7 @@ impl Explanation {
                 age(record),
             ),
             answer: format!(
-                "A call with this key waits for the outcome, or gets `InProgress` (over HTTP 409 with Retry-After). \
+                "A call with this key waits for the outcome, or gets `InFlight` (over HTTP 409 with Retry-After). \
                  {OTHER_REQUEST}"
             ),
             next: format!(
