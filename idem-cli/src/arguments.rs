@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use idem_runtime::{RecordId, State};
 use crate::End;
 use crate::condition::Condition;
 use crate::duration::duration;
+use crate::stdout;
 
 /// Say why an idempotency key answers what it answers, and what to do about it
 #[derive(Debug, Parser)]
@@ -23,7 +23,9 @@ use crate::duration::duration;
     max_term_width = 100,
     after_help = "Exit codes: 0 done; 1 failed or declined; 2 wrong arguments; 3 nothing has the key or matches, `stuck` \
                   found records, or `migrate --plan` found missing migrations; 4 the record changed \
-                  meanwhile, or `doctor` found a problem."
+                  meanwhile, or `doctor` found a problem. If the output cannot be written, the exit code is 1, except \
+                  after a change by hand, a purge or a migration: it then says what became of the change. A reader that \
+                  leaves early, as in `idem list | head`, is no failure."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -357,6 +359,25 @@ pub(crate) struct Entries {
     pub(crate) form: Form,
 }
 
+impl Command {
+    /// Returns true if the command makes a change, so that its exit code says what became of the change.
+    pub(crate) fn is_change(&self) -> bool {
+        match self {
+            Self::Complete(Complete { change, .. })
+            | Self::Fail(Fail { change, .. })
+            | Self::Release(change)
+            | Self::Erase(change) => !change.dry_run,
+            Self::Outbox(outbox) => matches!(
+                outbox.command,
+                OutboxCommand::Requeue(_) | OutboxCommand::Discard(_)
+            ),
+            Self::Migrate(migrate) => migrate.action.apply,
+            Self::Purge(_) => true,
+            _ => false,
+        }
+    }
+}
+
 impl Entries {
     /// Position and size of the page.
     pub(crate) fn page(&self) -> PageRequest {
@@ -528,7 +549,9 @@ fn pause(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn print_completions(shell: Shell) -> End {
-    clap_complete::generate(shell, &mut Arguments::command(), "idem", &mut io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "idem", &mut script);
+    stdout::write(format_args!("{}", String::from_utf8_lossy(&script)));
     End::Done
 }
 

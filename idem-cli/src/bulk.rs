@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use idem_runtime::Observation;
-use idem_runtime::store::{AuditStore, Cursor, ManualChange, RecordSummary, Resolution, Resolved};
+use idem_runtime::store::{
+    AuditStore, Cursor, ManualChange, RecordSummary, Resolution, Resolved, Unreadable,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -14,6 +16,7 @@ use crate::history;
 use crate::input::{is_confirmed, manual_change};
 use crate::look::page;
 use crate::output;
+use crate::stdout::outln;
 use crate::target::Handle;
 use idem_runtime::store::operator::Explanation;
 
@@ -32,6 +35,8 @@ struct Selection {
     shown: Vec<RecordSummary>,
     /// Number of records that meet the condition, but that the command does not apply to.
     not_applicable: u64,
+    /// Records that may meet the condition, but cannot be read.
+    unreadable: Vec<Unreadable>,
     /// True if the limit was reached, so that there may be more.
     is_cut: bool,
 }
@@ -74,7 +79,7 @@ pub(crate) async fn resolve(
             "change {number} records. For each of them: {meaning}"
         ))?
     {
-        println!("nothing was changed");
+        outln!("nothing was changed");
         return Ok(End::Failed);
     }
     let by_hand = manual_change(&change.by)?;
@@ -103,6 +108,7 @@ async fn select(
     let mut after: Option<Cursor> = None;
     loop {
         let found = page(idem, &filter, after, PAGE).await?;
+        selection.unreadable.extend(found.unreadable);
         for summary in found.summaries {
             let record = &summary.record;
             if !condition.matches(record) {
@@ -156,10 +162,9 @@ async fn apply(
             Err(error) => {
                 failures_in_a_row += 1;
                 report.failed += 1;
-                let error = anyhow::Error::from(error);
                 report
                     .first_error
-                    .get_or_insert_with(|| format!("{error:#}"));
+                    .get_or_insert_with(|| output::error(&error));
             }
         }
         progress.inc(1);
@@ -171,35 +176,36 @@ async fn apply(
 fn print_selection(selection: &Selection, command: &str) {
     let number = selection.observations.len();
     if number > 0 {
-        println!("{}\n", output::table_of_records(&selection.shown));
+        outln!("{}\n", output::table_of_records(&selection.shown));
     }
     if number > selection.shown.len() {
-        println!("and {} more", number - selection.shown.len());
+        outln!("and {} more", number - selection.shown.len());
     }
-    println!("selected        {number}");
+    outln!("selected        {number}");
     if selection.not_applicable > 0 {
-        println!(
+        outln!(
             "not applicable  {} (`{command}` does not apply to their state)",
             selection.not_applicable
         );
     }
+    output::print_unreadable("records", &selection.unreadable);
     if selection.is_cut {
-        println!("there may be more: --limit was reached");
+        outln!("there may be more: --limit was reached");
     }
 }
 
 fn print_report(report: &Report) {
-    println!("done       {}", report.done);
-    println!(
+    outln!("done       {}", report.done);
+    outln!(
         "changed    {} (since they were selected; left as they are)",
         report.changed
     );
-    println!("failed     {}", report.failed);
+    outln!("failed     {}", report.failed);
     if let Some(error) = &report.first_error {
-        println!("           the first one: {}", output::one_line(error));
+        outln!("           the first one: {}", output::one_line(error));
     }
     if report.not_tried > 0 {
-        println!(
+        outln!(
             "not tried  {} (after {GIVE_UP_AFTER} failures in a row)",
             report.not_tried
         );
@@ -215,6 +221,7 @@ fn print_json(selection: &Selection, report: &Report) {
     let value = json!({
         "selected": ids,
         "not_applicable": selection.not_applicable,
+        "unreadable": output::json_of_unreadable(&selection.unreadable),
         "limit_reached": selection.is_cut,
         "done": report.done,
         "changed": report.changed,

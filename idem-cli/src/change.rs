@@ -14,6 +14,7 @@ use crate::find::{find, print_absent};
 use crate::history;
 use crate::input::{is_confirmed, manual_change, read_file};
 use crate::look::print_record;
+use crate::stdout::{errln, outln};
 use crate::target::Handle;
 use crate::{End, bulk, output};
 use idem_runtime::store::operator::Explanation;
@@ -89,39 +90,47 @@ async fn resolve(
         );
     }
     if !change.by.yes && !is_confirmed(meaning)? {
-        println!("nothing was changed");
+        outln!("nothing was changed");
         return Ok(End::Failed);
     }
     let by_hand = manual_change(&change.by)?;
     let resolved = history::audit_of(idem)?
         .resolve_by_hand(&record.observation(), &resolution, &by_hand)
-        .await?;
+        .await
+        .context("the change may have been made all the same, `idem audit` says so")?;
     let (end, result) = match resolved {
         Resolved::Done => (End::Done, "done"),
         Resolved::Stale => (End::Changed, "changed"),
     };
-    if as_json {
-        let now = idem.records().get(&record.id).await?;
-        let now = now.map(|it| output::json(&it, false));
-        output::print_json(&json!({ "result": result, "record": now }));
-    } else if resolved == Resolved::Done {
-        println!("done");
-    } else {
-        print_changed(&record, idem.records().get(&record.id).await?.as_ref());
+    if !as_json && resolved == Resolved::Done {
+        outln!("done");
+        return Ok(end);
+    }
+    // The exit code says what became of the change, even if the record cannot be read now.
+    match idem.records().get(&record.id).await {
+        Err(error) => errln!(
+            "warning: {result}, but the record cannot be read: {}",
+            output::error(&error)
+        ),
+        Ok(now) if as_json => {
+            let now = now.map(|it| output::json(&it, false));
+            output::print_json(&json!({ "result": result, "record": now }));
+        }
+        Ok(now) => print_changed(&record, now.as_ref()),
     }
     Ok(end)
 }
 
 /// Says what became of a record since it was shown.
 fn print_changed(shown: &Record, now: Option<&Record>) {
-    println!("\nNothing was changed, because the record is no longer as it was shown.");
+    outln!("\nNothing was changed, because the record is no longer as it was shown.");
     match now {
-        None => println!("It does not exist any more."),
+        None => outln!("It does not exist any more."),
         Some(now) => {
             if now.attempt != shown.attempt {
-                println!("Attempt {} has begun since.", now.attempt);
+                outln!("Attempt {} has begun since.", now.attempt);
             }
-            println!("It is now:\n");
+            outln!("It is now:\n");
             print_record(now);
         }
     }

@@ -8,7 +8,8 @@ use serde_json::json;
 
 use crate::End;
 use crate::arguments::Doctor;
-use crate::output::{one_line, print_json, shown};
+use crate::output::{self, one_line, print_json, shown};
+use crate::stdout::outln;
 use crate::target::Connection;
 
 /// Number of times that the store's clock is read. The fastest answer counts.
@@ -35,10 +36,10 @@ pub(crate) async fn doctor(connection: &Connection, doctor: &Doctor) -> anyhow::
         print_json(&json!({ "findings": findings }));
     } else {
         for finding in &findings {
-            println!("{:<8} {}", finding.severity.as_str(), finding.check);
-            println!("         {}", one_line(&finding.found));
+            outln!("{:<8} {}", finding.severity.as_str(), finding.check);
+            outln!("         {}", one_line(&finding.found));
             if let Some(remedy) = &finding.remedy {
-                println!("         To do: {}", shown(remedy));
+                outln!("         To do: {}", shown(remedy));
             }
         }
     }
@@ -64,7 +65,7 @@ async fn check_clock(store: &dyn OperatorStore) -> Finding {
         let store = match store.clock().await {
             Ok(time) => time,
             Err(error) => {
-                let error = format!("{:#}", anyhow::Error::from(error));
+                let error = output::error(&error);
                 return Finding::problem(
                     "clock",
                     format!("the store's clock cannot be read: {error}"),

@@ -5,6 +5,7 @@ use idem_runtime::{Record, Scope};
 
 use crate::arguments::Name;
 use crate::output::shown;
+use crate::stdout::outln;
 use crate::target::Handle;
 
 /// Finds a record. None, and a line that says so, if no record has the key.
@@ -35,7 +36,7 @@ pub(crate) fn scope_of(parts: &[String]) -> anyhow::Result<Scope> {
 
 /// Says that there is no record, and what this means.
 pub(crate) fn print_absent() {
-    println!(
+    outln!(
         "No record has this key, or it has expired. The next call with the key runs the work.\n\
          Is the operation the one that the function's `name` says, and does the key have a --scope? `idem list \
          --operation NAME` shows both."

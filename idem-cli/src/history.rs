@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use idem_runtime::record::OwnerLabel;
 use idem_runtime::store::{
     self, Attempt, AuditEntry, AuditFilter, AuditStore, AuditSubject, Cursor, NotedReplay,
-    Store as _,
+    Store as _, Unreadable,
 };
 use idem_runtime::{Identity, Key, Operation, Record, RecordId, Timestamp};
 use serde_json::{Value, json};
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use crate::End;
 use crate::arguments::{Attempts, Audit, Form, Name};
 use crate::find::{find, print_absent, scope_of};
-use crate::output::{self, shown, time_from};
+use crate::output::{self, key, shown, time_from};
+use crate::stdout::outln;
 use crate::target::Handle;
 
 /// The audit of a store.
@@ -60,10 +61,16 @@ pub(crate) async fn attempts(idem: &Handle, attempts: &Attempts) -> anyhow::Resu
             "attempts": list,
             "dropped": found.dropped,
             "replays": found.replays.iter().map(replay_json).collect::<Vec<_>>(),
+            "unreadable": output::json_of_unreadable(&found.unreadable),
             "read_at": now.as_micros(),
         }));
         return Ok(End::Done);
     }
+    // Only the last attempt may have no end.
+    let running = match found.record.is_lapsed() {
+        true => output::state(&found.record),
+        false => "may be running",
+    };
     let rows = found.list.iter().map(|attempt| {
         let owner = attempt.owner.as_ref().map_or("unknown", OwnerLabel::as_str);
         [
@@ -73,18 +80,16 @@ pub(crate) async fn attempts(idem: &Handle, attempts: &Attempts) -> anyhow::Resu
             attempt
                 .ended_at
                 .map_or_else(String::new, |at| time_from(at, now)),
-            attempt
-                .end
-                .map_or("may be running", |end| end.as_str())
-                .to_owned(),
+            attempt.end.map_or(running, |end| end.as_str()).to_owned(),
         ]
     });
-    println!(
+    outln!(
         "{}",
         output::table(["ATTEMPT", "OWNER", "BEGAN", "ENDED", "HOW"], rows)
     );
+    output::print_unreadable("parts of the record", &found.unreadable);
     if found.dropped > 0 {
-        println!("\n{} earlier attempts are not kept", found.dropped);
+        outln!("\n{} earlier attempts are not kept", found.dropped);
     }
     if !found.replays.is_empty() {
         let rows = found.replays.iter().map(|replay| {
@@ -92,7 +97,7 @@ pub(crate) async fn attempts(idem: &Handle, attempts: &Attempts) -> anyhow::Resu
             [time_from(replay.at, now), shown(by)]
         });
         let table = output::table(["REPLAYED", "BY"], rows);
-        println!("\nReplays that were noted, of more:\n{table}");
+        outln!("\nReplays that were noted, of more:\n{table}");
     }
     Ok(End::Done)
 }
@@ -135,29 +140,32 @@ pub(crate) async fn audit(idem: &Handle, audit: &Audit) -> anyhow::Result<End> {
     ];
     let rows = page.entries.iter().map(entry_row);
     let as_json = page.entries.iter().map(entry_json);
-    let next = page.next.as_ref();
-    Ok(print_entries(entries.form, header, rows, as_json, next))
+    let rest = (&page.unreadable[..], page.next.as_ref());
+    Ok(print_entries(entries.form, header, rows, as_json, rest))
 }
 
-/// Prints a page of an audit.
+/// Prints a page of an audit, with the entries that cannot be read, and the start of the next page.
 pub(crate) fn print_entries<const COLUMNS: usize>(
     form: Form,
     header: [&str; COLUMNS],
     rows: impl ExactSizeIterator<Item = [String; COLUMNS]>,
     as_json: impl Iterator<Item = Value>,
-    next: Option<&Cursor>,
+    (unreadable, next): (&[Unreadable], Option<&Cursor>),
 ) -> End {
     let is_empty = rows.len() == 0;
     let next = next.map(Cursor::as_str);
     if form.json {
         let entries: Vec<_> = as_json.collect();
-        output::print_json(&json!({ "entries": entries, "next": next }));
-    } else if is_empty {
-        println!("no changes by hand");
+        let unreadable = output::json_of_unreadable(unreadable);
+        output::print_json(&json!({ "entries": entries, "unreadable": unreadable, "next": next }));
     } else {
-        println!("{}", output::table(header, rows));
+        match is_empty {
+            true => outln!("no changes by hand"),
+            false => outln!("{}", output::table(header, rows)),
+        }
+        output::print_unreadable("changes", unreadable);
         if let Some(next) = next {
-            println!("\nmore: --after {}", shown(next));
+            outln!("\nmore: --after {}", shown(next));
         }
     }
     match is_empty {
@@ -170,7 +178,7 @@ fn entry_row(entry: &AuditEntry) -> [String; 9] {
     let [operation, key, scope, state, attempt] = match entry.record() {
         Some(record) => [
             shown(record.identity.operation.as_str()),
-            shown(record.identity.key.as_str()),
+            key(record.identity.key.as_str()),
             shown(record.identity.scope.as_str()),
             record.state.as_str().to_owned(),
             record.attempt.to_string(),

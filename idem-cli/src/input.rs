@@ -1,12 +1,14 @@
 //! Input of the operator: files, and answers to questions.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::fmt::Arguments;
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use idem_runtime::store::ManualChange;
 
 use crate::arguments::ByHand;
+use crate::stdout;
 
 /// Asks a question on the terminal.
 ///
@@ -17,11 +19,19 @@ pub(crate) fn is_confirmed(change: &str) -> anyhow::Result<bool> {
     if !input.is_terminal() {
         bail!("there is no terminal to ask on: pass --yes to {change}");
     }
-    print!("\nThis will {change}. Go on? [y/N] ");
-    io::stdout().flush()?;
+    ask(format_args!("\nThis will {change}. Go on? [y/N] "))?;
     let mut answer = String::new();
     input.read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Writes a question.
+///
+/// # Errors
+/// If the operator cannot see it, or not all that was printed before it.
+fn ask(question: Arguments<'_>) -> anyhow::Result<()> {
+    stdout::write(question);
+    stdout::flush().context("the question cannot be shown, so nothing was changed")
 }
 
 /// Reads a file, or standard input if the path is a dash.
@@ -53,8 +63,7 @@ fn ask_for_reason() -> anyhow::Result<String> {
     if !input.is_terminal() {
         bail!("the reason of the change is missing: pass --reason, it is stored in the audit");
     }
-    print!("Why? It is stored in the audit: ");
-    io::stdout().flush()?;
+    ask(format_args!("Why? It is stored in the audit: "))?;
     let mut reason = String::new();
     input.read_line(&mut reason)?;
     Ok(reason)

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use idem_runtime::record::OwnerLabel;
-use idem_runtime::store::{Attempts, Cursor, Filter, PageRequest, RecordSummary, SummaryPage};
+use idem_runtime::store::{Attempts, Cursor, Filter, PageRequest, SummaryPage};
 use idem_runtime::{Record, State};
 use serde_json::json;
 
@@ -12,8 +12,9 @@ use crate::End;
 use crate::arguments::{Explain, List, Show, Stuck};
 use crate::find::{find, print_absent};
 use crate::history;
-use crate::output::{self, shown, time_from};
+use crate::output::{self, key, shown, time_from};
 use crate::request::{self, Comparison};
+use crate::stdout::{errln, outln};
 use crate::target::{Connection, Handle};
 use idem_runtime::store::operator::Explanation;
 
@@ -32,19 +33,21 @@ pub(crate) async fn list(idem: &Handle, list: &List) -> anyhow::Result<End> {
         None => page(idem, &filter, after, list.limit).await?,
         Some(condition) => {
             let meets = |record: &Record| condition.matches(record);
-            let summaries = matching(idem, &condition.filter(), list.limit, meets).await?;
-            SummaryPage {
-                summaries,
-                next: None,
-            }
+            matching(idem, &condition.filter(), list.limit, meets).await?
         }
     };
     print_page(&page, list.form.json);
     let is_full = page.summaries.len() >= list.limit as usize;
     if list.condition.is_some() && is_full && !list.form.json {
-        println!("\nthe limit is reached, so there may be more: --limit");
+        outln!("\nthe limit is reached, so there may be more: --limit");
     }
-    Ok(End::Done)
+    let is_selection = list.condition.is_some() || filter != Filter::default();
+    Ok(
+        match page.summaries.is_empty() && page.next.is_none() && is_selection {
+            true => End::Found,
+            false => End::Done,
+        },
+    )
 }
 
 pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Result<End> {
@@ -67,14 +70,22 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
             let tried = |it: &Record| it.attempt >= attempts && !it.is_unsettled();
             let rest = stuck.limit.saturating_sub(found);
             let tried = matching(idem, &filter, rest, tried).await?;
-            page.summaries.extend(tried);
+            page.summaries.extend(tried.summaries);
+            for unreadable in tried.unreadable {
+                if !page.unreadable.contains(&unreadable) {
+                    page.unreadable.push(unreadable);
+                }
+            }
         }
     }
     print_page(&page, stuck.form.json);
-    Ok(match page.summaries.is_empty() {
-        true => End::Done,
-        false => End::Found,
-    })
+    // A record that cannot be read needs somebody, too.
+    Ok(
+        match page.summaries.is_empty() && page.unreadable.is_empty() {
+            true => End::Done,
+            false => End::Found,
+        },
+    )
 }
 
 /// Says after a while why looking for stuck records takes so long.
@@ -89,11 +100,11 @@ async fn slow_without_index<T>(
     }
     let index = connection.store.stuck_index().await?;
     match index {
-        Some(index) if !index.exists => eprintln!(
+        Some(index) if !index.exists => errln!(
             "reading the whole table, 10,000 records at a time: `idem migrate --index-stuck` creates an index for this"
         ),
         Some(_) => {}
-        None => eprintln!("scanning all keys of the database, and reading the records among them"),
+        None => errln!("scanning all keys of the database, and reading the records among them"),
     }
     look.await
 }
@@ -112,12 +123,12 @@ pub(crate) async fn show(idem: &Handle, show: &Show) -> anyhow::Result<End> {
     }
     print_record(&record);
     if let Some(owner) = owner {
-        println!("owner       {}", shown(owner.as_str()));
+        outln!("owner       {}", shown(owner.as_str()));
     }
     if let Some(payload) = &record.payload {
         match show.payload {
-            true => println!("result      {}", output::payload(&payload.bytes)),
-            false => println!("result      hidden, --payload shows it"),
+            true => outln!("result      {}", output::payload(&payload.bytes)),
+            false => outln!("result      hidden, --payload shows it"),
         }
     }
     Ok(End::Done)
@@ -151,58 +162,58 @@ pub(crate) async fn explain(idem: &Handle, explain: &Explain) -> anyhow::Result<
         output::print_json(&value);
         return Ok(End::Done);
     }
-    println!("{}", explanation.happened);
+    outln!("{}", explanation.happened);
     if let Some(owner) = owner {
-        println!(
+        outln!(
             "The owner of attempt {} is {}.",
             record.attempt,
             shown(owner.as_str())
         );
     }
-    println!("{}", explanation.answer);
-    println!("{}", explanation.next);
+    outln!("{}", explanation.answer);
+    outln!("{}", explanation.next);
     if let Some(comparison) = request {
-        println!("{comparison}");
+        outln!("{comparison}");
     }
     if explanation.commands.is_empty() {
-        println!("\nNo command applies while the lease is valid.");
+        outln!("\nNo command applies while the lease is valid.");
         return Ok(End::Done);
     }
-    println!("\nYou may:");
+    outln!("\nYou may:");
     for (command, meaning) in explanation.commands {
-        println!("  idem {command:<9} {meaning}");
+        outln!("  idem {command:<9} {meaning}");
     }
-    println!("on the record with --id {}", record.id);
+    outln!("on the record with --id {}", record.id);
     Ok(End::Done)
 }
 
 /// Prints what a record holds, except for its result.
 pub(crate) fn print_record(record: &Record) {
     let now = record.read_at;
-    println!("operation   {}", shown(record.identity.operation.as_str()));
-    println!("key         {}", shown(record.identity.key.as_str()));
+    outln!("operation   {}", shown(record.identity.operation.as_str()));
+    outln!("key         {}", key(record.identity.key.as_str()));
     if !record.identity.scope.is_none() {
-        println!("scope       {}", shown(record.identity.scope.as_str()));
+        outln!("scope       {}", shown(record.identity.scope.as_str()));
     }
-    println!("state       {}", output::state(record));
-    println!("attempt     {}", record.attempt);
-    println!("on crash    {}", record.on_crash.as_str());
-    println!("claimed     {}", time_from(record.first_claimed_at, now));
+    outln!("state       {}", output::state(record));
+    outln!("attempt     {}", record.attempt);
+    outln!("on crash    {}", record.on_crash.as_str());
+    outln!("claimed     {}", time_from(record.first_claimed_at, now));
     if matches!(record.state, State::Running | State::Interrupted) {
-        println!("lease until {}", time_from(record.lease_until, now));
+        outln!("lease until {}", time_from(record.lease_until, now));
     }
     if let Some(ended) = record.ended_at {
-        println!("ended       {}", time_from(ended, now));
+        outln!("ended       {}", time_from(ended, now));
     }
     match record.expires_at() {
-        Some(at) => println!("expires     {}", time_from(at, now)),
-        None => println!("expires     never, before it is resolved"),
+        Some(at) => outln!("expires     {}", time_from(at, now)),
+        None => outln!("expires     never, before it is resolved"),
     }
-    println!("retention   {}", output::duration(record.retention));
-    println!("token       {}", record.fencing_token.number());
-    println!("id          {}", record.id);
+    outln!("retention   {}", output::duration(record.retention));
+    outln!("token       {}", record.fencing_token.number());
+    outln!("id          {}", record.id);
     if let Some(payload) = &record.payload {
-        println!(
+        outln!(
             "codec       {}, {} bytes",
             shown(&payload.codec),
             payload.bytes.len()
@@ -217,7 +228,7 @@ pub(crate) async fn page(
     mut after: Option<Cursor>,
     limit: u32,
 ) -> anyhow::Result<SummaryPage> {
-    let mut summaries = Vec::new();
+    let (mut summaries, mut unreadable) = (Vec::new(), Vec::new());
     loop {
         let missing = limit - u32::try_from(summaries.len())?;
         let request = PageRequest {
@@ -226,10 +237,12 @@ pub(crate) async fn page(
         };
         let page = idem.records().summaries(filter, &request).await?;
         summaries.extend(page.summaries);
+        unreadable.extend(page.unreadable);
         after = page.next;
         if after.is_none() || summaries.len() >= limit as usize {
             return Ok(SummaryPage {
                 summaries,
+                unreadable,
                 next: after,
             });
         }
@@ -242,9 +255,9 @@ async fn matching(
     filter: &Filter,
     limit: u32,
     meets: impl Fn(&Record) -> bool,
-) -> anyhow::Result<Vec<RecordSummary>> {
+) -> anyhow::Result<SummaryPage> {
     const AT_ONCE: u32 = 1000;
-    let mut found = Vec::new();
+    let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     let mut request = PageRequest {
         limit: AT_ONCE,
         after: None,
@@ -252,28 +265,35 @@ async fn matching(
     while found.len() < limit as usize {
         let page = idem.records().summaries(filter, &request).await?;
         found.extend(page.summaries.into_iter().filter(|it| meets(&it.record)));
+        unreadable.extend(page.unreadable);
         request.after = page.next;
         if request.after.is_none() {
             break;
         }
     }
     found.truncate(limit as usize);
-    Ok(found)
+    Ok(SummaryPage {
+        summaries: found,
+        unreadable,
+        next: None,
+    })
 }
 
 fn print_page(page: &SummaryPage, as_json: bool) {
     if as_json {
         let records: Vec<_> = page.summaries.iter().map(output::json_of_summary).collect();
         let next = page.next.as_ref().map(Cursor::as_str);
-        output::print_json(&json!({ "records": records, "next": next }));
+        let unreadable = output::json_of_unreadable(&page.unreadable);
+        output::print_json(&json!({ "records": records, "unreadable": unreadable, "next": next }));
         return;
     }
     if page.summaries.is_empty() {
-        println!("no records");
+        outln!("no records");
     } else {
-        println!("{}", output::table_of_records(&page.summaries));
+        outln!("{}", output::table_of_records(&page.summaries));
     }
+    output::print_unreadable("records", &page.unreadable);
     if let Some(next) = &page.next {
-        println!("\nthere are more: --after {}", shown(next.as_str()));
+        outln!("\nthere are more: --after {}", shown(next.as_str()));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! It reads the records of a store, says why a key answers what it answers, and changes a record after a question.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -23,11 +24,13 @@ mod purge;
 mod request;
 mod serve;
 mod stats;
+mod stdout;
 mod steps;
 mod target;
 mod watch;
 
 use crate::arguments::{Arguments, Command};
+use crate::stdout::errln;
 
 /// End of a command, as the exit code of the program. For wrong arguments clap exits with 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,23 +58,48 @@ impl From<End> for ExitCode {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(help_or_error) => return print_help_or_error(&help_or_error),
+    };
+    let is_change = arguments.command.is_change();
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
     {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: {error}");
+            errln!("error: {error}");
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(arguments)) {
-        Ok(end) => end.into(),
+    let end = runtime.block_on(run(arguments)).unwrap_or_else(|error| {
+        errln!("error: {}", output::one_line(&output::error(&*error)));
+        End::Failed
+    });
+    match stdout::finish() {
+        Ok(()) => end.into(),
+        Err(error) if is_change => {
+            errln!(
+                "warning: the output is incomplete: {error}; the exit code says what became of the change"
+            );
+            end.into()
+        }
         Err(error) => {
-            eprintln!("error: {}", output::one_line(&format!("{error:#}")));
+            errln!("error: the output is incomplete: {error}");
             End::Failed.into()
         }
+    }
+}
+
+/// Prints the help, the version, or what is wrong with the arguments.
+fn print_help_or_error(text: &clap::Error) -> ExitCode {
+    match text.print() {
+        Err(error) if !text.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
+            errln!("error: the output is incomplete: {error}");
+            End::Failed.into()
+        }
+        _ => ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(1)),
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::End;
 use crate::arguments::Migrate;
+use crate::stdout::outln;
 use crate::target::Connection;
 use crate::{outbox, output};
 
@@ -35,9 +36,9 @@ pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyho
             let value = json!({ "applied": plan.applied, "known": plan.known, "pending": pending });
             output::print_json(&value);
         } else {
-            println!("version of the tables  {}", plan.applied);
-            println!("version of this build  {}", plan.known);
-            println!("missing migrations     {}", plan.pending.len());
+            outln!("version of the tables  {}", plan.applied);
+            outln!("version of this build  {}", plan.known);
+            outln!("missing migrations     {}", plan.pending.len());
         }
         return Ok(match plan.pending.is_empty() {
             true => End::Done,
@@ -46,10 +47,10 @@ pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyho
     }
     if migrate.action.sql {
         for pending in &plan.pending {
-            println!("-- Version {}.\n\n{}", pending.version, pending.sql);
+            outln!("-- Version {}.\n\n{}", pending.version, pending.sql);
         }
         if plan.pending.is_empty() {
-            println!("-- No migration is missing.");
+            outln!("-- No migration is missing.");
         }
         return Ok(End::Done);
     }
@@ -58,8 +59,8 @@ pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyho
         None => connection.store.apply_migrations().await?,
     }
     match plan.pending.len() {
-        0 => println!("no migration was missing"),
-        number => println!(
+        0 => outln!("no migration was missing"),
+        number => outln!(
             "applied {number} migrations: the tables have version {}",
             plan.known
         ),
@@ -75,8 +76,8 @@ async fn index_stuck(connection: &Connection, migrate: &Migrate) -> anyhow::Resu
     if migrate.action.plan {
         match migrate.json {
             true => output::print_json(&json!({ "exists": index.exists, "sql": index.sql })),
-            false if index.exists => println!("the index of stuck records exists"),
-            false => println!("the index of stuck records does not exist"),
+            false if index.exists => outln!("the index of stuck records exists"),
+            false => outln!("the index of stuck records does not exist"),
         }
         return Ok(match index.exists {
             true => End::Done,
@@ -85,15 +86,15 @@ async fn index_stuck(connection: &Connection, migrate: &Migrate) -> anyhow::Resu
     }
     if migrate.action.sql {
         match index.exists {
-            true => println!("-- The index exists."),
-            false => println!("{};", index.sql),
+            true => outln!("-- The index exists."),
+            false => outln!("{};", index.sql),
         }
         return Ok(End::Done);
     }
     connection.store.create_stuck_index().await?;
     match index.exists {
-        true => println!("the index of stuck records existed"),
-        false => println!("created the index of stuck records"),
+        true => outln!("the index of stuck records existed"),
+        false => outln!("created the index of stuck records"),
     }
     Ok(End::Done)
 }

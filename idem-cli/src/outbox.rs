@@ -8,7 +8,8 @@ use crate::End;
 use crate::arguments::{MessageAudit, MessageChange, Outbox as Arguments, OutboxCommand};
 use crate::history::print_entries;
 use crate::input::{is_confirmed, manual_change};
-use crate::output::{self, duration, one_line, shown, time};
+use crate::output::{self, duration, key, one_line, shown, time};
+use crate::stdout::outln;
 use crate::target::Connection;
 
 /// Number of parked messages in one page.
@@ -28,7 +29,7 @@ pub(crate) async fn outbox(connection: &Connection, arguments: &Arguments) -> an
             };
             let meaning = "deliver the message again: handlers may see it twice";
             if !change.by.yes && !is_confirmed(meaning)? {
-                println!("nothing was changed");
+                outln!("nothing was changed");
                 return Ok(End::Failed);
             }
             let by_hand = manual_change(&change.by)?;
@@ -40,7 +41,7 @@ pub(crate) async fn outbox(connection: &Connection, arguments: &Arguments) -> an
             };
             let meaning = "delete the message: it is never delivered";
             if !change.by.yes && !is_confirmed(meaning)? {
-                println!("nothing was changed");
+                outln!("nothing was changed");
                 return Ok(End::Failed);
             }
             let by_hand = manual_change(&change.by)?;
@@ -66,13 +67,15 @@ pub(crate) fn open(connection: &Connection, table: Option<&str>) -> anyhow::Resu
 
 async fn list(outbox: &Outbox, limit: u32, payloads: bool, as_json: bool) -> anyhow::Result<End> {
     let backlog = outbox.backlog().await?;
-    let mut parked: Vec<Parked> = Vec::new();
+    let (mut parked, mut unreadable) = (Vec::<Parked>::new(), Vec::new());
+    let mut after = None;
     while parked.len() < limit as usize {
         let missing = limit - u32::try_from(parked.len())?;
-        let page = outbox.parked(parked.last(), missing.min(PAGE)).await?;
-        let is_last = page.is_empty();
-        parked.extend(page);
-        if is_last {
+        let page = outbox.parked(after.as_ref(), missing.min(PAGE)).await?;
+        parked.extend(page.messages);
+        unreadable.extend(page.unreadable);
+        after = page.next;
+        if after.is_none() {
             break;
         }
     }
@@ -101,21 +104,23 @@ async fn list(outbox: &Outbox, limit: u32, payloads: bool, as_json: bool) -> any
             "parked": backlog.parked,
             "oldest": idem_runtime::record::micros(backlog.oldest),
             "messages": messages,
+            "unreadable": output::json_of_unreadable(&unreadable),
         });
         output::print_json(&value);
         return Ok(End::Done);
     }
-    println!("waiting    {}", backlog.waiting);
+    outln!("waiting    {}", backlog.waiting);
     if backlog.waiting > 0 {
-        println!("oldest     {}", duration(backlog.oldest));
+        outln!("oldest     {}", duration(backlog.oldest));
     }
-    println!("parked     {}", backlog.parked);
+    outln!("parked     {}", backlog.parked);
     if parked.is_empty() {
+        output::print_unreadable("parked messages", &unreadable);
         return Ok(End::Done);
     }
     let rows = parked.iter().map(|message| {
         [
-            shown(message.key().as_str()),
+            key(message.key().as_str()),
             shown(message.topic()),
             shown(message.ordering_key().unwrap_or_default()),
             message.attempts().to_string(),
@@ -131,12 +136,13 @@ async fn list(outbox: &Outbox, limit: u32, payloads: bool, as_json: bool) -> any
         "PARKED",
         "LAST ERROR",
     ];
-    println!("\n{}", output::table(header, rows));
+    outln!("\n{}", output::table(header, rows));
+    output::print_unreadable("parked messages", &unreadable);
     if payloads {
-        println!();
+        outln!();
         for message in &parked {
-            let key = shown(message.key().as_str());
-            println!("{key}  {}", output::payload(message.payload().as_bytes()));
+            let key = key(message.key().as_str());
+            outln!("{key}  {}", output::payload(message.payload().as_bytes()));
         }
     }
     Ok(End::Done)
@@ -155,7 +161,7 @@ async fn audit(outbox: &Outbox, arguments: &MessageAudit) -> anyhow::Result<End>
             time(entry.at),
             shown(entry.change.actor()),
             entry.action.as_str().to_owned(),
-            shown(entry.key.as_str()),
+            key(entry.key.as_str()),
             shown(&entry.topic),
             entry.attempts.to_string(),
             shown(entry.change.reason()),
@@ -177,22 +183,26 @@ async fn audit(outbox: &Outbox, arguments: &MessageAudit) -> anyhow::Result<End>
             "enqueued_at": entry.enqueued_at.as_micros(),
         })
     });
-    let next = page.next.as_ref();
-    Ok(print_entries(entries.form, header, rows, as_json, next))
+    let rest = (&page.unreadable[..], page.next.as_ref());
+    Ok(print_entries(entries.form, header, rows, as_json, rest))
 }
 
 /// Finds the parked message with this key, and shows it.
 async fn find(outbox: &Outbox, change: &MessageChange) -> anyhow::Result<Option<Parked>> {
-    let mut last = None;
+    let mut after = None;
     loop {
-        let page = outbox.parked(last.as_ref(), PAGE).await?;
-        if let Some(message) = page.iter().find(|it| it.key().as_str() == change.key) {
+        let page = outbox.parked(after.as_ref(), PAGE).await?;
+        if let Some(message) = page
+            .messages
+            .iter()
+            .find(|it| it.key().as_str() == change.key)
+        {
             print_message(message);
             return Ok(Some(message.clone()));
         }
-        last = page.into_iter().last();
-        if last.is_none() {
-            println!(
+        after = page.next;
+        if after.is_none() {
+            outln!(
                 "No parked message has this key: it was delivered, requeued or discarded, or it is waiting. `idem outbox \
                  list` shows those that are parked."
             );
@@ -202,23 +212,23 @@ async fn find(outbox: &Outbox, change: &MessageChange) -> anyhow::Result<Option<
 }
 
 fn print_message(message: &Parked) {
-    println!("key         {}", shown(message.key().as_str()));
-    println!("topic       {}", shown(message.topic()));
+    outln!("key         {}", key(message.key().as_str()));
+    outln!("topic       {}", shown(message.topic()));
     if let Some(key) = message.ordering_key() {
-        println!("ordered by  {}", shown(key));
+        outln!("ordered by  {}", shown(key));
     }
-    println!("attempts    {}", message.attempts());
-    println!("enqueued    {}", time(message.enqueued_at()));
-    println!("parked      {}", time(message.parked_at()));
-    println!("last error  {}", one_line(message.last_error()));
+    outln!("attempts    {}", message.attempts());
+    outln!("enqueued    {}", time(message.enqueued_at()));
+    outln!("parked      {}", time(message.parked_at()));
+    outln!("last error  {}", one_line(message.last_error()));
 }
 
 fn changed(is_done: bool) -> End {
     if is_done {
-        println!("done");
+        outln!("done");
         return End::Done;
     }
-    println!(
+    outln!(
         "\nNothing was changed, because the message is no longer parked as it was shown: another operator requeued or \
          discarded it."
     );

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::io;
 
+use crate::stdout::outln;
 use idem_runtime::record::OwnerLabel;
-use idem_runtime::store::RecordSummary;
 pub(crate) use idem_runtime::store::operator::text::{
-    duration, payload, shown, state, time, time_from,
+    duration, key, payload, shown, state, time, time_from, with_causes,
 };
+use idem_runtime::store::{RecordSummary, Unreadable};
 use idem_runtime::{Record, Timestamp};
 use serde_json::{Value, json};
 use tabled::builder::Builder;
@@ -20,6 +21,38 @@ pub(crate) fn one_line(text: &str) -> String {
     shown(&text.replace('\n', " "))
 }
 
+/// An error with its causes, with the commands that an operator runs in place of the functions that a service calls.
+pub(crate) fn error(error: &(dyn std::error::Error + 'static)) -> String {
+    with_causes(error).replace("run `migrate()`", "run `idem migrate --apply`")
+}
+
+/// Prints what a listing passed over, because somebody changed it by hand.
+pub(crate) fn print_unreadable(what: &str, unreadable: &[Unreadable]) {
+    /// Number of items that are named.
+    const MAX: usize = 20;
+    if unreadable.is_empty() {
+        return;
+    }
+    outln!(
+        "\n{} {what} cannot be read, and are left out:",
+        unreadable.len()
+    );
+    for Unreadable { name, problem } in unreadable.iter().take(MAX) {
+        outln!("  {}  {}", shown(name), one_line(problem));
+    }
+    if unreadable.len() > MAX {
+        outln!("  and {} more, --json names them", unreadable.len() - MAX);
+    }
+}
+
+/// What a listing passed over as JSON.
+pub(crate) fn json_of_unreadable(unreadable: &[Unreadable]) -> Value {
+    let items = unreadable.iter();
+    items
+        .map(|it| json!({ "name": it.name, "problem": it.problem }))
+        .collect()
+}
+
 /// A table of records that fits the terminal.
 pub(crate) fn table_of_records(records: &[RecordSummary]) -> String {
     let rows = records.iter().map(|summary| {
@@ -27,7 +60,7 @@ pub(crate) fn table_of_records(records: &[RecordSummary]) -> String {
         let owner = summary.owner.as_ref().map_or("", OwnerLabel::as_str);
         [
             shown(record.identity.operation.as_str()),
-            shown(record.identity.key.as_str()),
+            key(record.identity.key.as_str()),
             shown(record.identity.scope.as_str()),
             state(record).to_owned(),
             record.attempt.to_string(),
@@ -81,7 +114,7 @@ fn table_of_width<const N: usize>(
 
 /// Prints JSON that is safe on a terminal: characters that could change it or hide text are escaped, as JSON escapes them.
 pub(crate) fn print_json(value: &Value) {
-    println!("{}", safe_json(&format!("{value:#}")));
+    outln!("{}", safe_json(&format!("{value:#}")));
 }
 
 /// In a JSON text, these characters are in strings only.

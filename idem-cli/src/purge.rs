@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use idem_runtime::store::Purged;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -10,6 +11,7 @@ use crate::End;
 use crate::arguments::Purge;
 use crate::input::{is_confirmed, manual_change};
 use crate::output;
+use crate::stdout::outln;
 use crate::target::Handle;
 
 /// Number of records that one batch examines, as many as the service's purger does. A claim waits only milliseconds
@@ -19,7 +21,7 @@ const BATCH: u32 = 1_000;
 pub(crate) async fn purge(idem: &Handle, purge: &Purge) -> anyhow::Result<End> {
     let change = "delete all records that have expired";
     if !purge.by.yes && !is_confirmed(change)? {
-        println!("nothing was deleted");
+        outln!("nothing was deleted");
         return Ok(End::Failed);
     }
     let by_hand = manual_change(&purge.by)?;
@@ -27,7 +29,9 @@ pub(crate) async fn purge(idem: &Handle, purge: &Purge) -> anyhow::Result<End> {
     progress.enable_steady_tick(Duration::from_millis(200));
     let mut all = Purged::default();
     loop {
-        let batch = idem.records().by(&by_hand).purge(BATCH).await?;
+        let batch = idem.records().by(&by_hand).purge(BATCH).await;
+        let batch =
+            batch.with_context(|| format!("deleted {} records before this", all.removed))?;
         all.removed += batch.removed;
         all.abandoned += batch.abandoned;
         all.interrupted += batch.interrupted;
@@ -46,12 +50,12 @@ pub(crate) async fn purge(idem: &Handle, purge: &Purge) -> anyhow::Result<End> {
         output::print_json(&value);
         return Ok(End::Done);
     }
-    println!("deleted      {}", all.removed);
-    println!(
+    outln!("deleted      {}", all.removed);
+    outln!(
         "  abandoned  {} (their owners never came back)",
         all.abandoned
     );
-    println!(
+    outln!(
         "interrupted  {} (their outcome is unknown, see `idem stuck`)",
         all.interrupted
     );

@@ -1,7 +1,7 @@
 //! `idem serve`: the console of the runtime, for one operator on this machine.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse as _, Redirect, Response};
 use axum::routing::get;
-use idem_runtime::console::{Console, Operator, Refusal, Scopes, is_same_origin};
+use idem_runtime::console::{Console, Operator, Refusal, Scopes, is_for_host, is_same_origin};
 use idem_runtime::{Idem, Key, Scope};
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -20,10 +20,15 @@ use tokio::net::TcpListener;
 use crate::End;
 use crate::arguments::Serve;
 use crate::input::user_of_host;
+use crate::stdout::{self, outln};
 use crate::target::Connection;
 
 /// Number of wrong codes after which no code is accepted.
 const MAX_WRONG_CODES: usize = 20;
+/// Path of the login page.
+const LOGIN_PATH: &str = "/login";
+/// Name of the cookie.
+const COOKIE: &str = "idem_session";
 /// The login page, with places for the path of the style sheet and for a notice.
 const LOGIN: &str = include_str!("serve/login.html");
 /// Headers of the login page. The console sets its own.
@@ -41,11 +46,12 @@ const HEADERS: [(HeaderName, &str); 4] = [
 struct Session {
     /// Code that the terminal shows.
     code: String,
-    /// Name of the cookie. Browsers send a cookie to all ports of a host, so each port has a name of its own.
-    cookie_name: String,
+    /// Path of the page, and of the cookie. Browsers send a cookie to all ports of a host, and other users of this machine may
+    /// listen on them. They do not know this path, and only who has entered the code gets to know it.
+    path: String,
     /// Value of the cookie.
     cookie: String,
-    /// Values of the header `Host` that browsers send for this address. Empty: all are accepted.
+    /// Hosts for which browsers may ask, without ports: a forwarded port may have another number. Empty: all are accepted.
     hosts: Vec<String>,
     /// Number of wrong codes that are left.
     tries: tokio::sync::Semaphore,
@@ -69,14 +75,15 @@ pub(crate) async fn serve(connection: &Connection, serve: &Serve) -> anyhow::Res
     let address = listener.local_addr()?;
     let session = Arc::new(Session {
         code: code(),
-        cookie_name: format!("idem_session_{}", address.port()),
+        path: format!("/{}", Key::generate_v4().as_str()),
         cookie: Key::generate_v4().as_str().to_owned(),
-        hosts: hosts(address),
+        hosts: hosts(address.ip()),
         tries: tokio::sync::Semaphore::new(MAX_WRONG_CODES),
     });
     let app = app(connection, serve, &session)?;
-    println!("http://{address}/   (press Ctrl-C to stop)");
-    println!("code: {}", session.code);
+    outln!("http://{address}/   (press Ctrl-C to stop)");
+    outln!("code: {}", session.code);
+    stdout::flush().context("nobody can read the address and the code")?;
     let stop = async {
         // Without a handler for the signal, the process ends by it.
         let _ = tokio::signal::ctrl_c().await;
@@ -94,7 +101,7 @@ fn app(connection: &Connection, serve: &Serve, session: &Arc<Session>) -> anyhow
         let session = Arc::clone(session);
         move |request: &Parts| match is_known(&session, &request.headers) {
             true => Ok(operator.clone()),
-            false => Err(Refusal::new(Redirect::to("/login"))),
+            false => Err(Refusal::new(Redirect::to(LOGIN_PATH))),
         }
     };
     let idem = Idem::new(Arc::clone(&connection.store));
@@ -104,9 +111,13 @@ fn app(connection: &Connection, serve: &Serve, session: &Arc<Session>) -> anyhow
         console = console.outbox(&outbox);
     }
     Ok(Router::new()
-        .route("/login", get(login).post(enter))
+        .route("/", get(to_login))
+        .route(LOGIN_PATH, get(login).post(enter))
         .with_state(Arc::clone(session))
-        .merge(console.router())
+        // The login page must not name the path of the console.
+        .merge(Console::style_router())
+        .merge(console.at(&session.path))
+        .fallback(to_login)
         .layer(from_fn_with_state(Arc::clone(session), check_host)))
 }
 
@@ -151,29 +162,31 @@ fn code() -> String {
     groups.join("-")
 }
 
-/// Values of `Host` for a loopback address. With any other one, a proxy decides about names.
-fn hosts(address: SocketAddr) -> Vec<String> {
-    let port = address.port();
-    let name = match address.ip() {
-        ip if !ip.is_loopback() => return Vec::new(),
-        IpAddr::V4(ip) => ip.to_string(),
-        IpAddr::V6(ip) => format!("[{ip}]"),
-    };
-    vec![format!("{name}:{port}"), format!("localhost:{port}")]
+/// Hosts of a loopback address. With any other one, a proxy decides about names.
+fn hosts(address: IpAddr) -> Vec<String> {
+    if !address.is_loopback() {
+        return Vec::new();
+    }
+    // A port that is forwarded from another machine may listen on another address there.
+    let mut hosts = ["127.0.0.1", "[::1]", "localhost"]
+        .map(str::to_owned)
+        .to_vec();
+    if let IpAddr::V4(address) = address {
+        hosts.push(address.to_string());
+    }
+    hosts
 }
 
 /// Refuses requests for other hosts: a page of another site may have a name that leads to this machine (DNS rebinding).
 async fn check_host(State(session): State<Arc<Session>>, request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST);
-    let is_own = host.is_some_and(|host| session.hosts.iter().any(|own| host == own));
-    if session.hosts.is_empty() || is_own {
-        return next.run(request).await;
+    let (parts, body) = request.into_parts();
+    if session.hosts.is_empty() || is_for_host(&parts, &session.hosts) {
+        return next.run(Request::from_parts(parts, body)).await;
     }
-    (
-        StatusCode::MISDIRECTED_REQUEST,
-        "this is not the host of the page\n",
-    )
-        .into_response()
+    let hosts = session.hosts.join(", ");
+    let text =
+        format!("this is not a host of the page; open it as one of {hosts}, with any port\n");
+    (StatusCode::MISDIRECTED_REQUEST, text).into_response()
 }
 
 fn is_known(session: &Session, headers: &HeaderMap) -> bool {
@@ -182,13 +195,17 @@ fn is_known(session: &Session, headers: &HeaderMap) -> bool {
         .filter_map(|it| it.to_str().ok())
         .flat_map(|it| it.split(';'))
         .filter_map(|it| it.trim().split_once('='))
-        .filter_map(|(name, value)| (name == session.cookie_name).then_some(value))
+        .filter_map(|(name, value)| (name == COOKIE).then_some(value))
         .any(|value| is_equal(value, &session.cookie))
 }
 
 /// Compares secrets by their hashes, so that the time tells nothing about them.
 fn is_equal(given: &str, secret: &str) -> bool {
     Key::derive([given]) == Key::derive([secret])
+}
+
+async fn to_login() -> Redirect {
+    Redirect::to(LOGIN_PATH)
 }
 
 async fn login() -> Response {
@@ -218,10 +235,10 @@ struct Entered {
 
 async fn enter(
     State(session): State<Arc<Session>>,
-    headers: HeaderMap,
+    request: Parts,
     Form(entered): Form<Entered>,
 ) -> Response {
-    if !is_same_origin(&headers) {
+    if !is_same_origin(&request) {
         return page(
             StatusCode::FORBIDDEN,
             "The form was sent by another site. Enter the code here.",
@@ -239,10 +256,10 @@ async fn enter(
         return page(StatusCode::UNAUTHORIZED, "This is not the code.");
     }
     let cookie = format!(
-        "{}={}; HttpOnly; SameSite=Strict; Path=/",
-        session.cookie_name, session.cookie
+        "{COOKIE}={}; HttpOnly; SameSite=Strict; Path={}",
+        session.cookie, session.path
     );
-    let mut response = (HEADERS, Redirect::to("/")).into_response();
+    let mut response = (HEADERS, Redirect::to(&session.path)).into_response();
     // The value is printable ASCII.
     if let Ok(cookie) = HeaderValue::try_from(cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
@@ -264,7 +281,7 @@ mod tests {
     fn session() -> Arc<Session> {
         Arc::new(Session {
             code: "the-code".to_owned(),
-            cookie_name: "idem_session_1".to_owned(),
+            path: "/a-path".to_owned(),
             cookie: "secret".to_owned(),
             hosts: Vec::new(),
             tries: tokio::sync::Semaphore::new(MAX_WRONG_CODES),
@@ -272,10 +289,10 @@ mod tests {
     }
 
     async fn entered(session: &Arc<Session>, site: &'static str, code: &str) -> Response {
-        let mut headers = HeaderMap::new();
-        headers.insert("sec-fetch-site", HeaderValue::from_static(site));
+        let request = Request::builder().header("sec-fetch-site", site);
+        let (parts, ()) = request.body(()).unwrap().into_parts();
         let code = code.to_owned();
-        enter(State(Arc::clone(session)), headers, Form(Entered { code })).await
+        enter(State(Arc::clone(session)), parts, Form(Entered { code })).await
     }
 
     #[tokio::test]
@@ -290,15 +307,15 @@ mod tests {
         assert_eq!(entered.status(), StatusCode::SEE_OTHER);
         let cookie = &entered.headers()[header::SET_COOKIE];
         let (cookie, rest) = cookie.to_str().unwrap().split_once(';').unwrap();
-        assert_eq!(cookie, "idem_session_1=secret");
-        assert!(rest.contains("HttpOnly") && rest.contains("SameSite=Strict"));
+        assert_eq!(cookie, "idem_session=secret");
+        assert_eq!(rest, " HttpOnly; SameSite=Strict; Path=/a-path");
+        assert_eq!(entered.headers()[header::LOCATION], "/a-path");
         let knows = |cookies: &str| {
             let cookies = HeaderValue::from_str(cookies).unwrap();
             is_known(&session, &[(header::COOKIE, cookies)].into_iter().collect())
         };
         assert!(knows(cookie) && knows(&format!("a=b; {cookie}")));
-        // Another port of this host has a cookie of its own.
-        assert!(!knows("idem_session_2=secret") && !knows("idem_session_1=") && !knows("x"));
+        assert!(!knows("idem_session_2=secret") && !knows("idem_session=") && !knows("x"));
     }
 
     #[tokio::test]
@@ -326,10 +343,18 @@ mod tests {
     }
 
     #[test]
-    fn only_a_loopback_address_has_fixed_hosts() {
-        let of = |address: &str| hosts(address.parse().unwrap());
-        assert_eq!(of("127.0.0.1:80"), ["127.0.0.1:80", "localhost:80"]);
-        assert_eq!(of("[::1]:80"), ["[::1]:80", "localhost:80"]);
-        assert!(of("10.0.0.1:80").is_empty());
+    fn a_loopback_address_has_fixed_hosts_with_any_port() {
+        let of = |address: &str, host: &str| {
+            let request = Request::builder().header(header::HOST, host);
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            is_for_host(&parts, &hosts(address.parse().unwrap()))
+        };
+        // Browsers leave the port 80 out, and a forwarded port is another one.
+        for host in ["127.0.0.1", "127.0.0.1:8080", "localhost:80", "[::1]:80"] {
+            assert!(of("127.0.0.1", host) && of("::1", host), "{host}");
+        }
+        assert!(of("127.0.0.2", "127.0.0.2:80") && !of("127.0.0.1", "127.0.0.2:80"));
+        assert!(!of("127.0.0.1", "evil.example") && !of("127.0.0.1", "localhost.evil.example:80"));
+        assert!(hosts("10.0.0.1".parse().unwrap()).is_empty());
     }
 }

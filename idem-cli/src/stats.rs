@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::End;
 use crate::arguments::Stats;
 use crate::output::{self, duration, shown};
+use crate::stdout::outln;
 use crate::target::Connection;
 
 pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Result<End> {
@@ -41,6 +42,7 @@ pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Res
             "interrupted": interrupted.number(),
             "lapsed": lapsed.number(),
             "purge_due": counted.purge_due.number(),
+            "unreadable": counted.unreadable.number(),
             "purge_lag": micros(counted.purge_lag),
             "sample": counted.sample,
             "exact": {
@@ -53,13 +55,13 @@ pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Res
         output::print_json(&value);
         return Ok(End::Done);
     }
-    println!("{}", text(&counted));
+    outln!("{}", text(&counted));
     Ok(End::Done)
 }
 
 /// Statistics as text: a table, and the sums.
 pub(crate) fn text(stats: &Counted) -> String {
-    if stats.groups.is_empty() {
+    if stats.groups.is_empty() && stats.unreadable == Count::Exactly(0) {
         return "no records".to_owned();
     }
     let rows = stats.groups.iter().map(|group| {
@@ -94,9 +96,17 @@ pub(crate) fn text(stats: &Counted) -> String {
         stats.interrupted,
         stats.lapsed,
     );
+    if stats.unreadable != Count::Exactly(0) {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "\nunreadable {}, changed by hand: `idem list` names them",
+            stats.unreadable
+        );
+    }
     if let Some(sample) = stats.sample {
         let sample = Count::Exactly(sample);
-        // Writing to a string cannot fail.
+        // As above.
         let _ = write!(
             text,
             "\nestimated from {sample} records, `idem stats --exact` reads all"

@@ -6,6 +6,7 @@ use crate::End;
 use crate::arguments::Steps;
 use crate::find::{find, print_absent};
 use crate::output::{self, shown};
+use crate::stdout::outln;
 use crate::target::Connection;
 
 pub(crate) async fn steps(connection: &Connection, steps: &Steps) -> anyhow::Result<End> {
@@ -13,10 +14,11 @@ pub(crate) async fn steps(connection: &Connection, steps: &Steps) -> anyhow::Res
         print_absent();
         return Ok(End::Found);
     };
-    let saved = connection
+    let found = connection
         .store
         .steps_of(&record.id, steps.payloads)
         .await?;
+    let saved = &found.list;
     if steps.form.json {
         let saved: Vec<_> = saved
             .iter()
@@ -32,11 +34,14 @@ pub(crate) async fn steps(connection: &Connection, steps: &Steps) -> anyhow::Res
                 value
             })
             .collect();
-        output::print_json(&json!({ "id": record.id.to_string(), "steps": saved }));
+        let unreadable = output::json_of_unreadable(&found.unreadable);
+        let id = record.id.to_string();
+        output::print_json(&json!({ "id": id, "steps": saved, "unreadable": unreadable }));
         return Ok(End::Done);
     }
     if saved.is_empty() {
-        println!("no steps are saved for this record");
+        outln!("no steps are saved for this record");
+        output::print_unreadable("steps", &found.unreadable);
         return Ok(End::Done);
     }
     let rows = saved.iter().map(|step| {
@@ -51,9 +56,10 @@ pub(crate) async fn steps(connection: &Connection, steps: &Steps) -> anyhow::Res
             result,
         ]
     });
-    println!(
+    outln!(
         "{}",
         output::table(["STEP", "CODEC", "BYTES", "RESULT"], rows)
     );
+    output::print_unreadable("steps", &found.unreadable);
     Ok(End::Done)
 }

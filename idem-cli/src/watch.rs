@@ -1,5 +1,6 @@
 //! A live view of the store in the terminal.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
@@ -85,6 +86,14 @@ async fn view(connection: &Connection, pause: Duration) -> anyhow::Result<String
         output::duration(pause),
         stats::text(&counted)
     );
+    if !stuck.unreadable.is_empty() {
+        let number = stuck.unreadable.len();
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            view,
+            "\n{number} records cannot be read: `idem stuck` names them"
+        );
+    }
     if !stuck.summaries.is_empty() {
         view.push_str("\nstuck:\n");
         view.push_str(&output::table_of_records(&stuck.summaries));

@@ -1,4 +1,4 @@
-//! Page for operators: an axum `Router` to nest anywhere.
+//! Page for operators: an axum `Router` to mount anywhere.
 //!
 //! The page shows counts, stuck records, a record with its attempts, the changes by hand, and the outbox. Operators search by
 //! key, resolve records, and requeue or discard messages, with a reason that the audit keeps. The page is HTML that works without JavaScript; a small
@@ -22,7 +22,7 @@
 //!         let operator = Operator::new(name, Scopes::All).map_err(|_| StatusCode::FORBIDDEN)?;
 //!         Ok(operator.may_change())
 //!     };
-//!     Router::new().nest("/idem", Console::new(idem, guard).router())
+//!     Router::new().merge(Console::new(idem, guard).at("/idem"))
 //! }
 //! ```
 //!
@@ -37,15 +37,21 @@
 //! - Counts are read at most every five seconds for all browsers together, and only while somebody looks. At most four
 //!   other reads run at the same time.
 //!
+//! - The console answers requests for any host, unless [`allowed_hosts`](Console::allowed_hosts) lists the hosts. A guard
+//!   that admits by the place in the network, without a login, needs the list: another site may lead its own name to the
+//!   address of this server (DNS rebinding), and the browser of an operator then reads the page for that site.
+//!
 //! Serve the console over HTTPS, and limit its request rate as for every page with a login.
 
 use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, OriginalUri};
 use axum::middleware::map_response;
+use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
+use http::StatusCode;
 
 mod access;
 mod assets;
@@ -70,7 +76,7 @@ mod timeline;
 mod token;
 
 pub use self::guard::{Guard, Operator, Refusal, Scopes};
-pub use self::origin::is_same_origin;
+pub use self::origin::{is_for_host, is_same_origin};
 
 use self::access::{Settings, Shared};
 use crate::engine::Idem;
@@ -104,6 +110,7 @@ impl Console {
             settings: Settings {
                 title: "idem".to_owned(),
                 base_path: None,
+                allowed_hosts: None,
                 #[cfg(all(
                     feature = "outbox",
                     any(feature = "sqlite", feature = "postgres", feature = "mysql")
@@ -136,6 +143,17 @@ impl Console {
         self
     }
 
+    /// Hosts under which browsers may read the console, such as `ops.example.com` or `localhost:3000`. A name without a port
+    /// allows all ports. A request for another host gets 421. Default: any host.
+    ///
+    /// A guard that admits by the place in the network needs the list, see [Security](self#security).
+    #[must_use]
+    pub fn allowed_hosts<T: Into<String>>(mut self, hosts: impl IntoIterator<Item = T>) -> Self {
+        let hosts = hosts.into_iter().map(Into::into).collect();
+        self.settings.allowed_hosts = Some(hosts);
+        self
+    }
+
     /// Shows this outbox to operators of all scopes. Those who may change requeue and discard its parked messages.
     #[cfg(all(
         feature = "outbox",
@@ -153,7 +171,31 @@ impl Console {
         assets::style_path()
     }
 
-    /// Makes the routes of the console.
+    /// Makes the route of the style sheet alone, for a login page that is not below the console.
+    pub fn style_router<T: Clone + Send + Sync + 'static>() -> Router<T> {
+        let path = format!("/{}", assets::style_path());
+        Router::new()
+            .route(&path, get(assets::style))
+            .layer(map_response(layout::with_headers))
+    }
+
+    /// Makes the routes of the console below this path, such as `/idem`, to merge into a router. A request for the path with
+    /// a slash at its end is redirected to the path without it: below [`nest`](Router::nest), nobody answers it.
+    pub fn at<T: Clone + Send + Sync + 'static>(self, path: &str) -> Router<T> {
+        let path = path.trim_end_matches('/');
+        if path.is_empty() {
+            return self.router();
+        }
+        let base = self.settings.base_path.clone();
+        let overview = move |OriginalUri(uri): OriginalUri| {
+            std::future::ready(without_last_slash(base.as_deref(), uri.path()))
+        };
+        Router::new()
+            .route(&format!("{path}/"), get(overview))
+            .nest(path, self.router())
+    }
+
+    /// Makes the routes of the console, to nest into a router.
     pub fn router<T: Clone + Send + Sync + 'static>(self) -> Router<T> {
         let Self {
             idem,
@@ -186,6 +228,16 @@ impl Console {
             .layer(DefaultBodyLimit::max(MAX_FORM))
             .layer(map_response(layout::with_headers))
             .with_state(Arc::new(shared))
+    }
+}
+
+/// Redirects to the overview.
+fn without_last_slash(base: Option<&str>, path: &str) -> Response {
+    let path = base.unwrap_or(path).trim_end_matches('/');
+    // A browser reads two slashes as the begin of a host, and a backslash as a slash.
+    match path.starts_with("//") || path.contains('\\') || path.is_empty() {
+        true => StatusCode::NOT_FOUND.into_response(),
+        false => Redirect::to(path).into_response(),
     }
 }
 

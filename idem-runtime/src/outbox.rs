@@ -136,11 +136,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::error::{Error, StoreError};
+use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::key::Key;
 use crate::store::operator::MigrationPlan;
 use crate::store::outbox::{Inserts, Messages, TableName};
-use crate::store::{ManualChange, PageRequest};
+use crate::store::{Cursor, ManualChange, PageRequest, Unreadable};
 
 mod by_hand;
 mod deliver;
@@ -155,7 +155,7 @@ mod wake;
 
 pub use self::by_hand::{MessageAuditPage, OutboxChanges};
 pub use self::enqueue::{MAX_PAYLOAD_BYTES, NewMessage, enqueue, message};
-pub use self::message::{Backlog, Message, Parked};
+pub use self::message::{Backlog, Message, Parked, ParkedPage};
 pub use self::relay::{Relay, RelayGuard, RelayStats};
 #[cfg(feature = "metrics")]
 pub use self::report::BacklogReporter;
@@ -273,7 +273,8 @@ impl Outbox {
         NewMessage::new(&self.inserts, self.max_payload_bytes, topic, payload)
     }
 
-    /// Lists up to `limit` parked messages in the order of enqueuing: those after `after`, or from the first one.
+    /// Lists up to `limit` parked messages in the order of enqueuing: those after the position with which a page ended, or
+    /// from the first one. A message that cannot be read is passed over and named in [`ParkedPage::unreadable`].
     ///
     /// # Errors
     /// The errors of any read.
@@ -282,21 +283,31 @@ impl Outbox {
     /// Reads only.
     pub async fn parked(
         &self,
-        after: Option<&Parked>,
+        after: Option<&Cursor>,
         limit: u32,
-    ) -> Result<Vec<Parked>, StoreError> {
-        let after = after.map_or(i64::MIN, Parked::number);
-        self.parked_after(after, limit).await
-    }
-
-    /// Lists parked messages, as [`parked`](Self::parked) does, after the one with this number.
-    pub(crate) async fn parked_after(
-        &self,
-        number: i64,
-        limit: u32,
-    ) -> Result<Vec<Parked>, StoreError> {
+    ) -> Result<ParkedPage, StoreError> {
+        let number = match after {
+            None => i64::MIN,
+            Some(cursor) => cursor.as_str().parse().map_err(|_| {
+                StoreError::new(
+                    StoreErrorKind::Other,
+                    "this is no position in a list of parked messages; begin again without one",
+                )
+            })?,
+        };
+        let limit = limit.max(1);
         let parked = self.messages.parked(number, limit).await?;
-        parked.into_iter().map(Parked::new).collect()
+        let last = parked.last().filter(|_| parked.len() >= limit as usize);
+        let next = last.map(|last| Cursor::new(last.id.to_string()));
+        let named = parked
+            .into_iter()
+            .map(|stored| (stored.id.to_string(), Parked::new(stored)));
+        let (messages, unreadable) = Unreadable::sort(named)?;
+        Ok(ParkedPage {
+            messages,
+            unreadable,
+            next,
+        })
     }
 
     /// Changes parked messages by hand. Each change writes who made it and why into the audit of the outbox, in the same

@@ -10,7 +10,7 @@ use crate::error::{DecodeError, StoreError};
 use crate::key::RecordId;
 use crate::record::{Payload, Record, State};
 use crate::store::operator::OperatorStore;
-use crate::store::{Filter, PageRequest, Store};
+use crate::store::{Filter, PageRequest, Store, Unreadable};
 
 /// Check before a deploy: decodes all stored results and steps with the types of this build, and lists those that would
 /// answer [`Error::Decode`](crate::Error::Decode).
@@ -134,6 +134,7 @@ impl Verification {
         };
         loop {
             let found = store.list(&Filter::default(), &page).await?;
+            self.pass_over(found.unreadable, &mut report);
             for record in &found.records {
                 self.check_result(record, &mut report);
                 if !record.state.is_ended() {
@@ -165,6 +166,7 @@ impl Verification {
         };
         loop {
             let found = store.list(&Filter::default(), &page).await?;
+            self.pass_over(found.unreadable, &mut report);
             for record in &found.records {
                 self.check_result(record, &mut report);
             }
@@ -173,6 +175,17 @@ impl Verification {
                 return Ok(report);
             }
         }
+    }
+
+    /// Counts what cannot be read, and names the first of it.
+    fn pass_over(&self, unreadable: Vec<Unreadable>, report: &mut VerificationReport) {
+        report.unreadable += unreadable.len() as u64;
+        let room = self
+            .max_failures
+            .saturating_sub(report.first_unreadable.len());
+        report
+            .first_unreadable
+            .extend(unreadable.into_iter().take(room));
     }
 
     fn check_result(&self, record: &Record, report: &mut VerificationReport) {
@@ -204,7 +217,9 @@ impl Verification {
         report: &mut VerificationReport,
     ) -> Result<(), StoreError> {
         let operation = record.identity.operation.as_str();
-        for step in store.steps_of(&record.id, true).await? {
+        let steps = store.steps_of(&record.id, true).await?;
+        self.pass_over(steps.unreadable, report);
+        for step in steps.list {
             let Some(bytes) = step.payload else {
                 continue;
             };
@@ -275,6 +290,10 @@ pub struct VerificationReport {
     pub failed: u64,
     /// The first failures.
     pub failures: Vec<VerificationFailure>,
+    /// Number of records and steps that cannot be read, because somebody changed them by hand.
+    pub unreadable: u64,
+    /// The first of them, by the ids of records and the names of steps.
+    pub first_unreadable: Vec<Unreadable>,
     /// Number of results and steps that were not decoded, because no type was given for them.
     pub unchecked: u64,
     /// Operations with unchecked results or steps, at most 1,000 of them.
@@ -287,7 +306,7 @@ const MAX_NAMES: usize = 1_000;
 impl VerificationReport {
     /// Returns true if everything was checked, and everything was decoded.
     pub fn is_passed(&self) -> bool {
-        self.failed == 0 && self.unchecked == 0
+        self.failed == 0 && self.unchecked == 0 && self.unreadable == 0
     }
 
     fn unchecked(&mut self, operation: &str) {
@@ -307,6 +326,12 @@ impl fmt::Display for VerificationReport {
         )?;
         for failure in &self.failures {
             write!(f, "\n{failure}")?;
+        }
+        if self.unreadable > 0 {
+            write!(f, "\n{} records and steps cannot be read", self.unreadable)?;
+        }
+        for Unreadable { name, problem } in &self.first_unreadable {
+            write!(f, "\nunreadable: {name}: {problem}")?;
         }
         for operation in &self.unchecked_operations {
             write!(f, "\nunchecked: {operation}")?;

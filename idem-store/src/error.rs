@@ -100,7 +100,9 @@ pub struct InvalidRecordId;
 pub struct InvalidObservation;
 
 /// Failure of a store: opaque, with a kind to act on and the backend's own error as its source.
-#[derive(Debug)]
+///
+/// `Debug` shows the texts of the causes (`Display`). It does not show their `Debug`, in which drivers print whole requests
+/// and answers, and thereby keys and stored values.
 pub struct StoreError {
     kind: StoreErrorKind,
     message: std::borrow::Cow<'static, str>,
@@ -153,7 +155,8 @@ impl StoreError {
         self
     }
 
-    /// Adds the cause of the error.
+    /// Adds the cause of the error. Its text reaches logs, and so do the texts of its own causes. Drivers may quote keys and
+    /// stored values there: then convert the cause to an error without them first.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
@@ -174,6 +177,23 @@ impl StoreError {
     }
 }
 
+impl fmt::Debug for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut causes = Vec::new();
+        let mut source = StdError::source(self);
+        while let Some(cause) = source {
+            causes.push(cause.to_string());
+            source = cause.source();
+        }
+        f.debug_struct("StoreError")
+            .field("kind", &self.kind)
+            .field("message", &self.message)
+            .field("retryable", &self.retryable)
+            .field("causes", &causes)
+            .finish()
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -185,5 +205,30 @@ impl StdError for StoreError {
         self.source
             .as_deref()
             .map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Error of a driver whose `Debug` shows the answer of the server.
+    #[derive(Debug, thiserror::Error)]
+    #[error("the answer has another form")]
+    struct Unexpected {
+        _answer: &'static str,
+    }
+
+    #[test]
+    fn debug_shows_the_texts_of_causes_and_not_what_they_hold() {
+        let source = Unexpected {
+            _answer: "stored value",
+        };
+        let error = StoreError::new(StoreErrorKind::Other, "it failed").with_source(source);
+        let debug = format!("{error:?} {error:#?}");
+        assert!(
+            debug.contains("another form") && !debug.contains("stored value"),
+            "{debug}"
+        );
     }
 }

@@ -28,6 +28,7 @@ mod steps;
 mod summary;
 mod transaction;
 pub mod transitions;
+mod unreadable;
 
 pub use self::attempts::{Attempt, AttemptEnd, AttemptLog, AttemptStore, Attempts, NotedReplay};
 pub use self::audit::{
@@ -38,6 +39,7 @@ pub use self::recovery::{RecoveryInput, RecoveryStore};
 pub use self::steps::{SavedStep, StepStore};
 pub use self::summary::{PayloadSummary, RecordSummary, SummaryPage};
 pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
+pub use self::unreadable::Unreadable;
 
 /// Store of records.
 ///
@@ -132,7 +134,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError>;
 
     /// Reads a page of matching records, in a stable order that the store chooses. A record that exists during the
-    /// whole listing is on exactly one page.
+    /// whole listing is on exactly one page. A record that cannot be read is passed over and named in
+    /// [`Page::unreadable`]; it does not fail the listing.
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError>;
 
     /// Lists records as [`list`](Self::list) does, without their results, and with the labels of their owners if the store
@@ -378,6 +381,8 @@ pub struct Page {
     /// Records of the page. There may be fewer than requested, even none, while [`next`](Self::next) says there are
     /// more.
     pub records: Vec<Record>,
+    /// Records that may match but cannot be read. A page with many of them is short.
+    pub unreadable: Vec<Unreadable>,
     /// Start of the next page; `None` on the last page.
     pub next: Option<Cursor>,
 }

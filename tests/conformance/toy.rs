@@ -564,7 +564,11 @@ impl Store for ToyStore {
                 false => hex(last),
             })
         });
-        Ok(Page { records, next })
+        Ok(Page {
+            records,
+            unreadable: Vec::new(),
+            next,
+        })
     }
 
     async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {

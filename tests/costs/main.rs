@@ -305,6 +305,7 @@ impl Store for Grants {
     async fn list(&self, _: &Filter, _: &PageRequest) -> Result<Page, StoreError> {
         Ok(Page {
             records: Vec::new(),
+            unreadable: Vec::new(),
             next: None,
         })
     }

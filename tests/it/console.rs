@@ -24,6 +24,7 @@ use tower_service::Service as _;
 
 mod changes;
 mod contents;
+mod mounting;
 mod requests;
 mod scopes;
 

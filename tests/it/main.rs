@@ -37,3 +37,4 @@ mod scale;
 mod sqlite;
 mod steps;
 mod transaction;
+mod unreadable;

@@ -229,7 +229,7 @@ async fn main() -> anyhow::Result<()> {
     story
         .line("no address: parked after four tries", 9, 0, 15, 8)
         .await?;
-    let parked = outbox.parked(None, 10).await?;
+    let parked = outbox.parked(None, 10).await?.messages;
     let [message] = &parked[..] else {
         anyhow::bail!("{} messages are parked, not 1", parked.len());
     };

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use axum::Router;
 use axum::extract::Request;
-use axum::http::StatusCode;
 use axum::http::request::Parts;
-use idem_runtime::console::{Console, Operator, Refusal, Scopes};
+use axum::http::{StatusCode, header};
+use axum::middleware::map_response;
+use axum::response::Response;
+use idem_runtime::console::{Console, Guard, Operator, Refusal, Scopes};
 use idem_runtime::outbox::Outbox;
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, OwnerLabel, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, ManualChange};
@@ -48,8 +50,17 @@ fn operator(_: &Parts) -> Result<Operator, Refusal> {
     Ok(operator.may_change().may_see_payloads())
 }
 
+/// An operator who may only read.
+fn reader(_: &Parts) -> Result<Operator, Refusal> {
+    Ok(Operator::new("reader", Scopes::All).map_err(|_| StatusCode::FORBIDDEN)?)
+}
+
 impl Site {
     async fn serve() -> anyhow::Result<Self> {
+        Self::serve_for(operator).await
+    }
+
+    async fn serve_for(guard: impl Guard) -> anyhow::Result<Self> {
         let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
         let pool = pool.connect("sqlite::memory:").await?;
         let store = SqliteStore::new(pool.clone());
@@ -67,10 +78,16 @@ impl Site {
                 StatusCode::NOT_FOUND
             }
         };
-        let console = Console::new(&idem, operator).outbox(&outbox);
+        let console = Console::new(&idem, guard).outbox(&outbox);
+        // Without connections that outlive a request, nobody answers any more once the server has ended.
+        let close = map_response(async |response: Response| {
+            let close = [(header::CONNECTION, "close")];
+            (close, response)
+        });
         let app = Router::new()
-            .nest("/idem", console.router())
-            .fallback(other);
+            .merge(console.at("/idem"))
+            .fallback(other)
+            .layer(close);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}/idem", listener.local_addr()?);
         let server = tokio::spawn(async { axum::serve(listener, app).await });
@@ -155,7 +172,7 @@ impl Site {
         }
         let park = "UPDATE idem_outbox SET state = 'parked', attempt = 1, due_at = NULL, parked_at = enqueued_at, last_error = ?";
         sqlx::query(park).bind(text).execute(&self.pool).await?;
-        let parked = self.outbox.parked(None, 1).await?;
+        let parked = self.outbox.parked(None, 1).await?.messages;
         let first = parked.first().context("a message is parked")?;
         self.outbox.by(&change).discard(first.key()).await?;
         Ok(vec![
@@ -324,5 +341,68 @@ async fn the_page_is_whole_without_javascript() -> anyhow::Result<()> {
     let refreshes = "document.body.dataset.refreshes ?? null";
     assert_eq!(browser.read::<Option<String>>(refreshes).await?, None);
     site.assert_no_strays();
+    browser.close().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Chromium: cargo xtask test runs it"]
+async fn a_refresh_keeps_what_a_reader_does_and_says_when_the_server_is_gone() -> anyhow::Result<()>
+{
+    const REFRESHES: &str = "Number(document.body.dataset.refreshes ?? 0)";
+    let site = Site::serve_for(reader).await?;
+    site.fill("letters").await?;
+    let browser = Browser::open("about:blank").await?;
+    let run = async |script: &str| browser.driver.execute(script, vec![]).await;
+
+    // An opened message stays open, and what is selected in it stays selected.
+    browser.driver.goto(format!("{}/outbox", site.url)).await?;
+    run("document.querySelector('details summary').click(); \
+         getSelection().selectAllChildren(document.querySelector('details dd'))")
+    .await?;
+    let selected: String = browser.read("getSelection().toString()").await?;
+    ensure!(!selected.is_empty());
+    browser.until(&format!("{REFRESHES} > 1")).await?;
+    ensure!(
+        browser
+            .read::<bool>("document.querySelector('details').open")
+            .await?,
+        "it was closed"
+    );
+    let now: String = browser.read("getSelection().toString()").await?;
+    assert_eq!(now, selected);
+
+    // The focus stays on its record, although others appear before and behind it.
+    browser.driver.goto(format!("{}/records", site.url)).await?;
+    run("document.querySelector('tbody a').focus()").await?;
+    let focused = "document.activeElement.getAttribute('href')";
+    let before: Option<String> = browser.read(focused).await?;
+    ensure!(before.is_some());
+    for number in 0..8 {
+        site.claim(&Scope::none(), "letters", &format!("new-{number}"))
+            .await?;
+    }
+    browser
+        .until("document.querySelectorAll('tbody tr').length === 10")
+        .await?;
+    assert_eq!(browser.read::<Option<String>>(focused).await?, before);
+    let ids: Vec<String> = browser
+        .read("[...document.querySelectorAll('tbody a')].map((it) => it.getAttribute('href'))")
+        .await?;
+    ensure!(
+        ids.is_sorted(),
+        "the rows are in the order of the store: {ids:?}"
+    );
+    ensure!(
+        browser
+            .read::<bool>("document.getElementById('stale') === null")
+            .await?
+    );
+
+    // No page looks new after its server has died.
+    site.server.abort();
+    browser
+        .shows("#stale", "the server does not answer")
+        .await?;
+    browser.shows("#stale", "all ages in it are older").await?;
     browser.close().await
 }

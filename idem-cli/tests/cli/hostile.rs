@@ -149,7 +149,7 @@ async fn hostile_place() -> Place {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     relay.stop().await;
-    let parked = outbox.parked(None, 1).await.unwrap();
+    let parked = outbox.parked(None, 1).await.unwrap().messages;
     assert!(outbox.by(&change).discard(parked[0].key()).await.unwrap());
     // Another program may write to the tables, too.
     let update = sqlx::query("UPDATE idem_outbox SET topic = ?").bind(HOSTILE);

@@ -27,6 +27,7 @@ mod look;
 mod migrate;
 mod nights;
 mod outbox;
+mod output;
 mod serve;
 mod watch;
 
@@ -422,7 +423,7 @@ async fn a_living_owner_is_left_alone(place: &Place) {
     let owner = place.claim("order-1", Duration::from_secs(600)).await;
     place
         .idem(&on_letter("explain", &[]))
-        .expect(0, &["Attempt 1 runs", "`InProgress`", "No command applies"]);
+        .expect(0, &["Attempt 1 runs", "`InFlight`", "No command applies"]);
     for command in ["release", "erase"] {
         place
             .idem(&on_letter(
@@ -470,7 +471,7 @@ async fn a_listing_continues_where_a_page_ended(place: &Place) {
     assert_eq!(keys, ["order-1", "order-2", "order-3"]);
     place
         .idem(&["list", "--state", "completed"])
-        .expect(0, &["no records"]);
+        .expect(3, &["no records"]);
     place.idem(&["purge"]).expect_error(1, "pass --yes");
     place
         .idem(&["purge", "--yes"])

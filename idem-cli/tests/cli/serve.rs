@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 
 use idem_runtime::Idem;
 
@@ -14,6 +15,8 @@ struct Served {
     run: Child,
     address: String,
     code: String,
+    /// Path of the page, once somebody has logged in.
+    path: OnceLock<String>,
 }
 
 /// Response to a request.
@@ -61,6 +64,7 @@ impl Served {
             run,
             address: address.to_owned(),
             code,
+            path: OnceLock::new(),
         }
     }
 
@@ -98,6 +102,11 @@ impl Served {
         }
     }
 
+    /// Path of a page of the console. Only who has logged in knows it.
+    fn path(&self, page: &str) -> String {
+        format!("{}/{page}", self.path.get().unwrap())
+    }
+
     /// Enters the code. Returns the cookie.
     fn log_in(&self) -> String {
         let entered = self.send("POST", "/login", &[], &[("code", &self.code)]);
@@ -106,6 +115,11 @@ impl Served {
         for part in ["HttpOnly", "SameSite=Strict"] {
             assert!(cookie.contains(part), "{cookie}");
         }
+        // Browsers send the cookie to all ports of the host, but only with this path.
+        let path = entered.header("location").unwrap();
+        assert!(path.len() > 32, "{path}");
+        assert!(cookie.ends_with(&format!("Path={path}")), "{cookie}");
+        self.path.get_or_init(|| path.to_owned());
         cookie.split(';').next().unwrap().to_owned()
     }
 
@@ -141,6 +155,13 @@ async fn only_the_code_of_the_terminal_opens_the_page() {
     let login = served.send("GET", "/login", &[], &[]);
     assert_eq!(login.status, 200);
     assert!(!login.body.contains(&served.code));
+    let (_, style) = login.body.split_once("stylesheet\" href=\"").unwrap();
+    let style = style.split_once('"').unwrap().0;
+    let style = served.send("GET", style, &[], &[]);
+    assert!(
+        style.status == 200 && style.body.contains("notice"),
+        "{style:?}"
+    );
     let policy = login.header("content-security-policy").unwrap();
     assert!(policy.contains("default-src 'none'"), "{policy}");
     for wrong in ["", "0000-0000-0000-0000-0000", "\u{1b}"] {
@@ -148,12 +169,22 @@ async fn only_the_code_of_the_terminal_opens_the_page() {
         assert_eq!((refused.status, refused.header("set-cookie")), (401, None));
     }
     let cookie = served.log_in();
-    let page = served.send("GET", "/records", &[("Cookie", &cookie)], &[]);
+    for text in [login.body, login.head, style.body, style.head] {
+        assert!(!text.contains(&served.path("")), "{text}");
+    }
+    let elsewhere = served.send("GET", "/records", &[("Cookie", &cookie)], &[]);
+    assert_eq!(elsewhere.status, 303);
+    let page = served.send("GET", &served.path("records"), &[("Cookie", &cookie)], &[]);
     assert_eq!(page.status, 200);
+    let overview = served.send("GET", &served.path(""), &[("Cookie", &cookie)], &[]);
+    assert_eq!(
+        overview.header("location"),
+        Some(&**served.path.get().unwrap())
+    );
     assert!(page.body.contains("order-1"), "{}", page.body);
     assert!(!page.body.contains(&served.code) && !page.body.contains(&cookie));
     let forged = cookie.replace(|it: char| it.is_ascii_digit(), "0");
-    let refused = served.send("GET", "/records", &[("Cookie", &forged)], &[]);
+    let refused = served.send("GET", &served.path("records"), &[("Cookie", &forged)], &[]);
     assert_eq!(refused.status, 303);
     assert_eq!(served.end("INT").code(), Some(0));
 }
@@ -175,7 +206,7 @@ async fn a_change_needs_the_token_of_the_page_a_reason_and_its_own_host() {
     let owner = place.interrupted("order-1").await;
     let served = Served::start(&place, &[]);
     let cookie = served.log_in();
-    let path = format!("/records/{}", owner.id);
+    let path = served.path(&format!("records/{}", owner.id));
     let page = served.send("GET", &path, &[("Cookie", &cookie)], &[]);
     let (token, observed) = (page.field("token"), page.field("observed"));
     let change = format!("{path}/change");
@@ -224,7 +255,12 @@ async fn a_change_needs_the_token_of_the_page_a_reason_and_its_own_host() {
         &[],
     );
     assert_eq!(rebound.status, 421, "{rebound:?}");
-    assert!(!rebound.body.contains("order-1"));
+    assert!(!rebound.body.contains("order-1") && rebound.body.contains("localhost"));
+    // Browsers leave the port 80 out, and a forwarded port has another number.
+    for host in ["127.0.0.1", "localhost:8000"] {
+        let own = [("Cookie", &*cookie), ("Host", host)];
+        assert_eq!(served.send("GET", &path, &own, &[]).status, 200);
+    }
     let idem = Idem::new(place.store.clone());
     let state = async || idem.records().get(&owner.id).await.unwrap().unwrap().state;
     assert_eq!(state().await, idem_runtime::State::Interrupted);
@@ -249,7 +285,7 @@ async fn a_page_that_may_only_read_has_no_forms_of_changes() {
     let owner = place.interrupted("order-1").await;
     let served = Served::start(&place, &["--read-only"]);
     let cookie = served.log_in();
-    let path = format!("/records/{}", owner.id);
+    let path = served.path(&format!("records/{}", owner.id));
     let page = served.send("GET", &path, &[("Cookie", &cookie)], &[]);
     assert_eq!(page.status, 200);
     assert!(!page.body.contains("name=\"reason\""), "{}", page.body);

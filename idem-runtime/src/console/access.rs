@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::extract::{FromRequestParts, OriginalUri};
 use axum::response::{IntoResponse, Response};
+use http::StatusCode;
 use http::request::Parts;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
@@ -13,16 +14,17 @@ use tokio::time::Instant;
 use super::counts::Counts;
 use super::failure::Failure;
 use super::guard::{Guard, MayChange, MayShowPayloads, Operator, Scopes};
+use super::origin::is_for_host;
 use super::token;
 use crate::engine::Idem;
 use crate::error::Error;
 use crate::fingerprint::Secret;
 use crate::key::{RecordId, ToKey, ToScope};
 use crate::record::{Observation, Payload, Record};
-use crate::store::operator::{OperatorStore, StepOfRecord};
+use crate::store::operator::{OperatorStore, StepsOfRecord};
 use crate::store::{
     Attempts, AuditEntry, AuditFilter, Cursor, Filter, ManualChange, PageRequest, RecordSummary,
-    Resolution, Resolved,
+    Resolution, Resolved, Unreadable,
 };
 
 #[cfg(all(
@@ -56,6 +58,7 @@ pub(super) struct Shared {
 pub(super) struct Settings {
     pub(super) title: String,
     pub(super) base_path: Option<String>,
+    pub(super) allowed_hosts: Option<Vec<String>>,
     #[cfg(all(
         feature = "outbox",
         any(feature = "sqlite", feature = "postgres", feature = "mysql")
@@ -122,6 +125,8 @@ impl Summary {
 #[derive(Debug)]
 pub(super) struct Listing<T> {
     pub(super) items: Vec<T>,
+    /// Items that the store passed over. Their scopes are unknown, so only operators of all scopes see them.
+    pub(super) unreadable: Vec<Unreadable>,
     /// Sealed position of what follows; `None` at the end.
     pub(super) next: Option<String>,
 }
@@ -132,6 +137,7 @@ struct Pages<T> {
     list: &'static str,
     limit: usize,
     items: Vec<T>,
+    unreadable: Vec<Unreadable>,
     position: Option<Cursor>,
     /// Number of pages that may still be read, and the time for which another one may begin.
     left: usize,
@@ -154,8 +160,14 @@ impl<T> Pages<T> {
         })
     }
 
-    fn add(&mut self, seen: impl Iterator<Item = T>, next: Option<Cursor>) {
+    fn add(
+        &mut self,
+        seen: impl Iterator<Item = T>,
+        unreadable: Vec<Unreadable>,
+        next: Option<Cursor>,
+    ) {
         self.items.extend(seen);
+        self.unreadable.extend(unreadable);
         self.position = next;
     }
 }
@@ -171,6 +183,13 @@ impl FromRequestParts<Arc<Shared>> for Access {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Response> {
+        if let Some(hosts) = &shared.settings.allowed_hosts
+            && !is_for_host(parts, hosts)
+        {
+            let text = "This is none of the hosts under which this page may be read: add it to the allowed hosts of the \
+                        console.\n";
+            return Err((StatusCode::MISDIRECTED_REQUEST, text).into_response());
+        }
         let admitted = shared.guard.admit(parts).await;
         let operator = admitted.map_err(IntoResponse::into_response)?;
         Ok(Self {
@@ -302,7 +321,7 @@ impl Access {
     }
 
     /// Lists the saved steps of a record that the operator sees, without their results.
-    pub(super) async fn steps(&self, seen: &Summary) -> Result<Vec<StepOfRecord>, Failure> {
+    pub(super) async fn steps(&self, seen: &Summary) -> Result<StepsOfRecord, Failure> {
         let _permit = self.permit().await?;
         let steps = self.shared.store.steps_of(&seen.record.id, false);
         self.bounded(steps).await
@@ -314,14 +333,14 @@ impl Access {
         &self,
         _: MayShowPayloads,
         id: &RecordId,
-    ) -> Result<Option<(Summary, Option<Payload>, Vec<StepOfRecord>)>, Failure> {
+    ) -> Result<Option<(Summary, Option<Payload>, StepsOfRecord)>, Failure> {
         let _permit = self.permit().await?;
         let record = self.shared.idem.records().get(id).await?;
         let Some(record) = record.filter(|it| self.sees(it)) else {
             return Ok(None);
         };
         let mut steps = self.bounded(self.shared.store.steps_of(id, false)).await?;
-        if steps.iter().map(|step| step.size).sum::<u64>() <= MAX_STEP_BYTES {
+        if steps.list.iter().map(|step| step.size).sum::<u64>() <= MAX_STEP_BYTES {
             steps = self.bounded(self.shared.store.steps_of(id, true)).await?;
         }
         let payload = record.payload.clone();
@@ -350,7 +369,8 @@ impl Access {
         while let Some(request) = pages.next_request() {
             let page = records.summaries(filter, &request).await?;
             let found = page.summaries.into_iter();
-            pages.add(found.filter(|it| self.sees(&it.record)), page.next);
+            let seen = found.filter(|it| self.sees(&it.record));
+            pages.add(seen, page.unreadable, page.next);
         }
         Ok(self.listing(pages))
     }
@@ -373,7 +393,7 @@ impl Access {
                 Some(record) => scopes.includes(&record.identity.scope),
                 None => self.sees_all(),
             });
-            pages.add(seen, page.next);
+            pages.add(seen, page.unreadable, page.next);
         }
         Ok(self.listing(pages))
     }
@@ -388,6 +408,7 @@ impl Access {
             list,
             limit,
             items: Vec::new(),
+            unreadable: Vec::new(),
             position: self.position(list, after)?,
             left: MAX_PAGES,
             began: Instant::now(),
@@ -400,6 +421,10 @@ impl Access {
         Listing {
             next: next.map(|it| self.sealed(pages.list, it.as_str())),
             items: pages.items,
+            unreadable: match self.sees_all() {
+                true => pages.unreadable,
+                false => Vec::new(),
+            },
         }
     }
 

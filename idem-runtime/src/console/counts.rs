@@ -196,6 +196,7 @@ mod tests {
             lapsed: Count::Exactly(0),
             purge_due: Count::Exactly(0),
             purge_lag: Duration::ZERO,
+            unreadable: Count::Exactly(0),
         }
     }
 

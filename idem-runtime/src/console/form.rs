@@ -37,7 +37,7 @@ impl<F: SignedForm> FromRequest<Arc<Shared>> for Submitted<F> {
         let Some(may) = access.change() else {
             return Err(refused(StatusCode::FORBIDDEN, "You may only read here."));
         };
-        if !is_same_origin(&parts.headers) {
+        if !is_same_origin(&parts) {
             let text = "The form was sent by another site. Nothing was changed.";
             return Err(refused(StatusCode::FORBIDDEN, text));
         }

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use axum::extract::Query;
 use axum::response::Response;
+use http::StatusCode;
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::access::Access;
-use super::layout::{Page, failure};
+use super::layout::{Page, failure, refusal};
 use crate::record::{OwnerLabel, State};
-use crate::store::operator::text::{duration, shown, time};
-use crate::store::{AuditEntry, AuditFilter, AuditSubject, Filter, RecordSummary};
+use crate::store::operator::text::{duration, key, shown, time};
+use crate::store::{AuditEntry, AuditFilter, AuditSubject, Filter, RecordSummary, Unreadable};
 
 /// Number of rows on a page.
 const LIMIT: usize = 50;
@@ -34,8 +35,13 @@ pub(super) struct Selection {
 }
 
 pub(super) async fn records(access: Access, Query(selection): Query<Selection>) -> Response {
+    let state = State::from_stored(&selection.state);
+    if state.is_none() && !selection.state.is_empty() {
+        let text = "There is no such state. Choose one from the list.";
+        return refusal(&access, StatusCode::BAD_REQUEST, text);
+    }
     let filter = Filter {
-        state: State::from_stored(&selection.state),
+        state,
         operation: Some(selection.operation.clone()).filter(|it| !it.is_empty()),
         ..Filter::default()
     };
@@ -84,6 +90,7 @@ async fn list(
         (form)
         section {
             @if listing.items.is_empty() { p { "No record here matches." } } @else { (table(access, &listing.items)) }
+            (passed_over("records", &listing.unreadable))
             @if let Some(next) = &listing.next {
                 form method="get" action=(access.link(path)) {
                     @if !state.is_empty() { input type="hidden" name="state" value=(state); }
@@ -106,9 +113,9 @@ fn table(access: &Access, records: &[RecordSummary]) -> Markup {
                 th { "Key" } th { "Operation" } th { "Scope" } th { "State" } th.number { "Attempt" } th { "Age" }
                 th { "On crash" } th { "Owner" }
             } }
-            tbody { @for RecordSummary { record, owner, .. } in records { tr {
+            tbody { @for RecordSummary { record, owner, .. } in records { tr data-key=(record.id) {
                 td.key { a href=(access.link(&format!("records/{}", record.id))) {
-                    (shown(record.identity.key.as_str()))
+                    (key(record.identity.key.as_str()))
                 } }
                 td data-label="Operation" { (shown(record.identity.operation.as_str())) }
                 td data-label="Scope" { (brief(record.identity.scope.as_str())) }
@@ -120,6 +127,19 @@ fn table(access: &Access, records: &[RecordSummary]) -> Markup {
             } } }
         }
     }
+}
+
+/// Names what a list passed over, because somebody changed it by hand.
+pub(super) fn passed_over(what: &str, unreadable: &[Unreadable]) -> Markup {
+    /// Number of items that are named.
+    const MAX: usize = 20;
+    html! { @if !unreadable.is_empty() { div.notice {
+        p { (unreadable.len()) " " (what) " cannot be read, and are left out:" }
+        ul { @for it in unreadable.iter().take(MAX) {
+            li { span.key { (brief(&it.name)) } ": " (shown(&it.problem)) }
+        } }
+        @if unreadable.len() > MAX { p { "and " (unreadable.len() - MAX) " more" } }
+    } } }
 }
 
 /// Text of a length that no store limits, such as a scope of many parts: its begin, and its size.
@@ -150,12 +170,18 @@ pub(super) fn chip(state: State, is_lapsed: bool) -> Markup {
 #[derive(Debug, Deserialize)]
 pub(super) struct Since {
     after: Option<String>,
-    /// Only changes of the last hours.
-    hours: Option<u64>,
+    /// Only changes of the last hours. Text, so that this page says what is wrong with it.
+    hours: Option<String>,
 }
 
 pub(super) async fn audit(access: Access, Query(since): Query<Since>) -> Response {
-    let hours = since.hours.filter(|hours| *hours > 0);
+    let hours = match since.hours.as_deref().map(str::parse::<u64>).transpose() {
+        Ok(hours) => hours.filter(|hours| *hours > 0),
+        Err(_) => {
+            let text = "The number of hours is no whole number.";
+            return refusal(&access, StatusCode::BAD_REQUEST, text);
+        }
+    };
     let filter = AuditFilter {
         within: hours.map(|hours| Duration::from_secs(hours.saturating_mul(3600))),
         ..AuditFilter::default()
@@ -175,6 +201,7 @@ pub(super) async fn audit(access: Access, Query(since): Query<Since>) -> Respons
         section {
             @if listing.items.is_empty() { p { "No record was changed by hand." } }
             @else { (changes(&access, &listing.items)) }
+            (passed_over("changes", &listing.unreadable))
             @if let Some(next) = &listing.next {
                 form method="get" action=(access.link("audit")) {
                     @if let Some(hours) = hours { input type="hidden" name="hours" value=(hours); }
@@ -194,7 +221,7 @@ pub(super) fn changes(access: &Access, entries: &[AuditEntry]) -> Markup {
             thead { tr {
                 th { "Time" } th { "Who" } th { "Change" } th { "Reason" } th { "Record" } th { "Was" }
             } }
-            tbody { @for entry in entries { tr {
+            tbody { @for entry in entries { tr data-key=(entry.at.as_micros()) {
                 td.whole data-label="Time" { (time(entry.at)) }
                 td data-label="Who" { (shown(entry.change.actor())) }
                 td.whole data-label="Change" { (entry.action.as_str()) }
@@ -203,7 +230,7 @@ pub(super) fn changes(access: &Access, entries: &[AuditEntry]) -> Markup {
                     AuditSubject::Record(record) => {
                         td.key data-label="Record" {
                             a href=(access.link(&format!("records/{}", record.id))) {
-                                (shown(record.identity.key.as_str()))
+                                (key(record.identity.key.as_str()))
                             }
                             " " span.quiet { (shown(record.identity.operation.as_str())) }
                         }

@@ -10,13 +10,14 @@ use super::access::{Access, Listing};
 use super::failure::Failure;
 use super::form::{SignedForm, Submitted};
 use super::layout::{Page, change_failure, failure, refusal};
+use super::lists::passed_over;
 use super::payload::cut;
 use crate::error::{Error, StoreErrorKind};
 use crate::key::Key;
 use crate::outbox::{Backlog, MessageAction, MessageEntry, Parked};
 use crate::record::Timestamp;
 use crate::store::ManualChange;
-use crate::store::operator::text::{duration, shown, time};
+use crate::store::operator::text::{self, duration, shown, time};
 
 /// Number of parked messages on a page. The database reads them with their payloads.
 const MAX_PARKED: u32 = 25;
@@ -170,6 +171,7 @@ fn messages(access: &Access, parked: &Listing<Parked>) -> Markup {
                 }
             }
             @for message in &parked.items { (details(access, message)) }
+            (passed_over("messages", &parked.unreadable))
             @if let Some(next) = &parked.next {
                 form method="get" action=(access.link("outbox")) {
                     input type="hidden" name="after" value=(next);
@@ -183,9 +185,9 @@ fn messages(access: &Access, parked: &Listing<Parked>) -> Markup {
 fn details(access: &Access, message: &Parked) -> Markup {
     let key = message.key().as_str();
     html! {
-        details.message {
+        details.message data-key=(subject(key, message.parked_at())) {
             summary {
-                span.key { (shown(key)) } " "
+                span.key { (text::key(key)) } " "
                 span.quiet { (shown(message.topic())) ", parked " (time(message.parked_at())) }
             }
             dl {
@@ -230,17 +232,18 @@ fn changes(access: &Access, audit: &Listing<MessageEntry>) -> Markup {
             thead { tr {
                 th { "Time" } th { "Who" } th { "Change" } th { "Reason" } th { "Message" } th.number { "Attempts" }
             } }
-            tbody { @for entry in &audit.items { tr {
+            tbody { @for entry in &audit.items { tr data-key=(entry.at.as_micros()) {
                 td.whole data-label="Time" { (time(entry.at)) }
                 td data-label="Who" { (shown(entry.change.actor())) }
                 td.whole data-label="Change" { (entry.action.as_str()) }
                 td data-label="Reason" { (shown(entry.change.reason())) }
                 td.key data-label="Message" {
-                    (shown(entry.key.as_str())) " " span.quiet { (shown(&entry.topic)) }
+                    (text::key(entry.key.as_str())) " " span.quiet { (shown(&entry.topic)) }
                 }
                 td.number data-label="Attempts" { (entry.attempts) }
             } } }
         } }
+        (passed_over("changes", &audit.unreadable))
         @if let Some(next) = &audit.next {
             form method="get" action=(access.link("outbox/audit")) {
                 input type="hidden" name="after" value=(next);

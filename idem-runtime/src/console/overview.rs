@@ -47,7 +47,7 @@ pub(super) async fn overview(access: Access) -> Response {
                         th { "Operation" } th { "State" } th.number { "Records" } th.number { "Stuck" }
                         th { "Oldest" }
                     } }
-                    tbody { @for group in &stats.groups { tr {
+                    tbody { @for group in &stats.groups { tr data-key=(format!("{} {}", group.state, group.operation)) {
                         td { (shown(&group.operation)) }
                         td.whole data-label="State" { (super::lists::chip(group.state, false)) }
                         td.number data-label="Records" { (group.count) }
@@ -62,6 +62,10 @@ pub(super) async fn overview(access: Access) -> Response {
                     @if stats.purge_due != Count::Exactly(0) { ", the first for " (duration(stats.purge_lag)) }
                     "."
                 }
+                @if stats.unreadable != Count::Exactly(0) { p.notice {
+                    (stats.unreadable) " more records cannot be read, because somebody changed them by hand. The list of records \
+                    names them."
+                } }
             }
         },
     };

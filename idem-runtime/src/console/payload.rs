@@ -7,8 +7,9 @@ use maud::{Markup, html};
 
 use super::access::Access;
 use super::layout::{Page, failure, not_found, refusal};
+use super::lists::passed_over;
 use super::record::MAX_ROWS;
-use crate::store::operator::text::{payload, shown};
+use crate::store::operator::text::{key, payload, shown};
 
 /// Number of bytes of a payload that are shown.
 const MAX_SHOWN: usize = 64 * 1024;
@@ -28,7 +29,7 @@ pub(super) async fn payloads(access: Access, Path(id): Path<String>) -> Response
         Ok(Some(read)) => read,
     };
     Page::new(&access, "Payloads").with(&html! {
-        p { a href=(access.link(&format!("records/{id}"))) { "Back to " (shown(summary.record.identity.key.as_str())) } }
+        p { a href=(access.link(&format!("records/{id}"))) { "Back to " (key(summary.record.identity.key.as_str())) } }
         section {
             h2 { "Result" }
             @match result {
@@ -36,7 +37,7 @@ pub(super) async fn payloads(access: Access, Path(id): Path<String>) -> Response
                 Some(result) => { (cut(&result.bytes, MAX_SHOWN)) }
             }
         }
-        @for step in steps.iter().take(MAX_ROWS) { section {
+        @for step in steps.list.iter().take(MAX_ROWS) { section {
             h2 { "Step " (shown(&step.name)) }
             @match &step.payload {
                 Some(bytes) => { (cut(bytes, MAX_OF_STEP)) }
@@ -48,7 +49,8 @@ pub(super) async fn payloads(access: Access, Path(id): Path<String>) -> Response
                 }
             }
         } }
-        @if steps.len() > MAX_ROWS { p.quiet { (steps.len() - MAX_ROWS) " more steps are not shown." } }
+        (passed_over("steps", &steps.unreadable))
+        @if steps.list.len() > MAX_ROWS { p.quiet { (steps.list.len() - MAX_ROWS) " more steps are not shown." } }
     })
 }
 

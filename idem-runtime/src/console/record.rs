@@ -14,8 +14,8 @@ use super::{lists, timeline};
 use crate::key::RecordId;
 use crate::record::OwnerLabel;
 use crate::store::operator::Explanation;
-use crate::store::operator::text::{duration, shown, time_from};
-use crate::store::{Attempts, AuditEntry, AuditFilter, ManualChange};
+use crate::store::operator::text::{duration, key, shown, state, time_from};
+use crate::store::{Attempts, AuditEntry, AuditFilter, ManualChange, Unreadable};
 
 /// Number of changes by hand on the page.
 const MAX_CHANGES: usize = 20;
@@ -102,8 +102,9 @@ fn page(
 /// Record with an id, if there is one, and its changes by hand.
 struct Read {
     found: Option<Found>,
-    /// The newest changes by hand, and whether there are older ones.
+    /// The newest changes by hand, those that cannot be read, and whether there are older ones.
     changes: Vec<AuditEntry>,
+    unreadable: Vec<Unreadable>,
     has_older: bool,
 }
 
@@ -130,15 +131,17 @@ async fn read(access: &Access, id: &RecordId) -> Result<Read, Failure> {
     Ok(Read {
         found,
         changes: audit.items,
+        unreadable: audit.unreadable,
         has_older: audit.next.is_some(),
     })
 }
 
 fn changes(access: &Access, read: &Read) -> Markup {
     html! {
-        @if !read.changes.is_empty() { section {
+        @if !read.changes.is_empty() || !read.unreadable.is_empty() { section {
             h2 { "Changes by hand" }
             (lists::changes(access, &read.changes))
+            (lists::passed_over("changes", &read.unreadable))
             @if read.has_older { p.quiet { "Older changes are left out. `idem audit` lists them." } }
         } }
     }
@@ -160,12 +163,13 @@ fn content(access: &Access, found: &Found, read: &Read, draft: &Draft) -> Markup
             (timeline::picture(found, &read.changes))
             (attempts(&found.attempts))
             (replays(&found.attempts))
+            (lists::passed_over("parts of the record", &found.attempts.unreadable))
         }
         section {
             h2 { "Record" }
             dl {
                 dt { "Operation" } dd { (shown(record.identity.operation.as_str())) }
-                dt { "Key" } dd.key { (shown(record.identity.key.as_str())) }
+                dt { "Key" } dd.key { (key(record.identity.key.as_str())) }
                 @if !record.identity.scope.is_none() {
                     dt { "Scope" } dd { (lists::brief(record.identity.scope.as_str())) }
                 }
@@ -191,16 +195,17 @@ fn content(access: &Access, found: &Found, read: &Read, draft: &Draft) -> Markup
                 dt { "Record id" } dd.key { (record.id) }
             }
         }
-        @if !found.steps.is_empty() { section {
+        @if !found.steps.list.is_empty() || !found.steps.unreadable.is_empty() { section {
             h2 { "Saved steps" }
             div.scroll { table {
                 caption { "By name. Stores do not keep the times of steps." }
                 thead { tr { th { "Step" } th { "Codec" } th.number { "Bytes" } } }
-                tbody { @for step in found.steps.iter().take(MAX_ROWS) { tr {
+                tbody { @for step in found.steps.list.iter().take(MAX_ROWS) { tr {
                     td { (shown(&step.name)) } td { (lists::brief(&step.codec)) } td.number { (step.size) }
                 } } }
             } }
-            @if found.steps.len() > MAX_ROWS { p.quiet { (found.steps.len() - MAX_ROWS) " more steps are not shown." } }
+            (lists::passed_over("steps", &found.steps.unreadable))
+            @if found.steps.list.len() > MAX_ROWS { p.quiet { (found.steps.list.len() - MAX_ROWS) " more steps are not shown." } }
         } }
         @if access.change().is_some() { (forms(access, found, &explanation, draft)) }
         (changes(access, read))
@@ -219,6 +224,11 @@ fn with_code(text: &str) -> Markup {
 fn attempts(attempts: &Attempts) -> Markup {
     let now = attempts.record.read_at;
     let skipped = attempts.list.len().saturating_sub(MAX_ROWS);
+    // Only the last attempt may have no end.
+    let running = match attempts.record.is_lapsed() {
+        true => state(&attempts.record),
+        false => "may be running",
+    };
     html! {
         table.cards {
             caption { "Attempts, the newest first" }
@@ -228,7 +238,7 @@ fn attempts(attempts: &Attempts) -> Markup {
                 td data-label="Owner" { (shown(attempt.owner.as_ref().map_or("unknown", OwnerLabel::as_str))) }
                 td.whole data-label="Began" { (time_from(attempt.began_at, now)) }
                 td.whole data-label="Ended" { @if let Some(at) = attempt.ended_at { (time_from(at, now)) } }
-                td.whole data-label="How" { (attempt.end.map_or("may be running", |end| end.as_str())) }
+                td.whole data-label="How" { (attempt.end.map_or(running, |end| end.as_str())) }
             } } }
         }
         @if attempts.dropped > 0 || skipped > 0 {

@@ -1,15 +1,20 @@
 //! Search by key. The key is sent in a body, and the answer redirects to the id: URLs are logged, and keys may be personal.
 
+use std::convert::Infallible;
+
 use axum::Form;
+use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Redirect, Response};
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
+use http::request::Parts;
 use maud::html;
 use serde::Deserialize;
 
 use super::access::Access;
-use super::layout::{Page, refusal};
+use super::failure::Failure;
+use super::layout::{Page, failure, refusal};
 use super::origin::is_same_origin;
-use crate::key::Scope;
+use crate::key::{RecordId, Scope};
 
 pub(super) async fn form(access: Access) -> Response {
     Page::new(&access, "Search").with(&html! {
@@ -50,10 +55,10 @@ pub(super) struct Wanted {
 
 pub(super) async fn find(
     access: Access,
-    headers: HeaderMap,
+    origin: SameOrigin,
     Form(wanted): Form<Wanted>,
 ) -> Response {
-    if !is_same_origin(&headers) {
+    if !origin.0 {
         return refusal(
             &access,
             StatusCode::FORBIDDEN,
@@ -61,8 +66,10 @@ pub(super) async fn find(
         );
     }
     let id = match wanted.id.trim() {
-        "" => scope_of(&wanted.scope)
-            .and_then(|scope| Access::id_of(wanted.operation.trim(), &wanted.key, &scope)),
+        "" => match id_of_key(&access, &wanted).await {
+            Ok(id) => id,
+            Err(error) => return failure(&access, &error),
+        },
         id => id
             .parse()
             .map_err(|_| "an id has 64 hexadecimal digits".to_owned()),
@@ -74,6 +81,34 @@ pub(super) async fn find(
             StatusCode::BAD_REQUEST,
             &format!("No record can have this name: {text}."),
         ),
+    }
+}
+
+/// Id of the record of a key. A key may have blanks at its ends, and a copied one often has some that are not part of it: the
+/// key as it was entered counts if it has a record, and the key without these blanks otherwise.
+async fn id_of_key(access: &Access, wanted: &Wanted) -> Result<Result<RecordId, String>, Failure> {
+    let of = |key: &str| {
+        let scope = scope_of(&wanted.scope)?;
+        Access::id_of(wanted.operation.trim(), key, &scope)
+    };
+    let trimmed = wanted.key.trim();
+    if trimmed == wanted.key || trimmed.is_empty() {
+        return Ok(of(&wanted.key));
+    }
+    match of(&wanted.key) {
+        Ok(id) if access.record(&id).await?.is_some() => Ok(Ok(id)),
+        _ => Ok(of(trimmed)),
+    }
+}
+
+/// Whether a page of this console sent the request.
+pub(super) struct SameOrigin(bool);
+
+impl<S: Sync> FromRequestParts<S> for SameOrigin {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(is_same_origin(parts)))
     }
 }
 

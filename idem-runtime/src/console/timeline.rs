@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::access::Summary;
 use crate::record::{OwnerLabel, State, Timestamp};
-use crate::store::operator::StepOfRecord;
+use crate::store::operator::StepsOfRecord;
 use crate::store::operator::text::{duration, shown, time};
 use crate::store::{Attempt, AttemptEnd, Attempts, AuditEntry};
 
@@ -25,7 +25,7 @@ const ROW: f64 = 22.0;
 pub(super) struct Found {
     pub(super) summary: Summary,
     pub(super) attempts: Attempts,
-    pub(super) steps: Vec<StepOfRecord>,
+    pub(super) steps: StepsOfRecord,
 }
 
 /// Positions of times. The distance of two neighbours grows with the logarithm of the time between them, so that
@@ -72,7 +72,7 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
     let now = record.read_at;
     let skipped = found.attempts.list.len().saturating_sub(MAX_ATTEMPTS);
     let left_out = found.attempts.dropped as usize + skipped;
-    let steps_left_out = found.steps.len().saturating_sub(MAX_STEPS);
+    let steps_left_out = found.steps.list.len().saturating_sub(MAX_STEPS);
     let bars: Vec<_> = found.attempts.list[skipped..]
         .iter()
         .map(|attempt| Bar {
@@ -97,14 +97,14 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
     let row = |index: usize| 40.0 + ROW * index as f64;
     let (steps_row, changes_row) = (
         bars.len(),
-        bars.len() + usize::from(!found.steps.is_empty()),
+        bars.len() + usize::from(!found.steps.list.is_empty()),
     );
     let rows = changes_row + usize::from(!changes.is_empty());
     let height = row(rows) + 14.0;
     let label = format!(
         "Timeline: {} attempts, {} saved steps, {} changes by hand. The tables say the same.",
         record.attempt,
-        found.steps.len(),
+        found.steps.list.len(),
         changes.len()
     );
     html! {
@@ -130,10 +130,10 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
                     }
                 }
             }
-            @if !found.steps.is_empty() {
+            @if !found.steps.list.is_empty() {
                 @let y = row(steps_row);
                 text x="0" y=(y + 4.0) { "saved steps, without times" }
-                @for index in 0..found.steps.len().min(MAX_STEPS) {
+                @for index in 0..found.steps.list.len().min(MAX_STEPS) {
                     rect.mark x=(LEFT + 14.0 * index as f64) y=(y - 5.0) width="10" height="10" rx="2" {}
                 }
             }

@@ -5,7 +5,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::Key;
 use crate::record::Timestamp;
 use crate::store::outbox::{MessageAction, MessageAuditFilter, MessageChange, MessageEntry};
-use crate::store::{Cursor, ManualChange, PageRequest};
+use crate::store::{Cursor, ManualChange, PageRequest, Unreadable};
 
 /// Changes of parked messages by hand, with actor and reason. Created by [`Outbox::by`].
 ///
@@ -88,6 +88,8 @@ impl<'a> OutboxChanges<'a> {
 pub struct MessageAuditPage {
     /// Entries of the page, the newest first.
     pub entries: Vec<MessageEntry>,
+    /// Entries that may match but cannot be read, by their numbers.
+    pub unreadable: Vec<Unreadable>,
     /// Start of the next page; `None` on the last page.
     pub next: Option<Cursor>,
 }
@@ -114,9 +116,15 @@ impl MessageAuditPage {
         let is_more = found.len() > limit as usize;
         found.truncate(limit as usize);
         let last = found.last().filter(|_| is_more);
+        let next = last.map(|(number, _)| Cursor::new(number.to_string()));
+        let named = found
+            .into_iter()
+            .map(|(number, entry)| (number.to_string(), entry));
+        let (entries, unreadable) = Unreadable::sort(named)?;
         Ok(Self {
-            next: last.map(|(number, _)| Cursor::new(number.to_string())),
-            entries: found.into_iter().map(|(_, entry)| entry).collect(),
+            entries,
+            unreadable,
+            next,
         })
     }
 }

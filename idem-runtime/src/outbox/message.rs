@@ -11,6 +11,7 @@ use crate::error::{DecodeError, StoreError, StoreErrorKind};
 use crate::key::Key;
 use crate::record::{Payload, Timestamp};
 use crate::store::outbox::{BacklogCount, StoredMessage};
+use crate::store::{Cursor, Unreadable};
 
 /// A message, as passed to a handler.
 pub struct Message<T> {
@@ -111,15 +112,11 @@ impl Parked {
         let key = Key::new(stored.key.as_str()).map_err(|error| {
             StoreError::new(
                 StoreErrorKind::Corrupt,
-                "a row has a key that no outbox writes, repair or delete it",
+                "a row has a key that no outbox writes; repair the key, and the message can be requeued or discarded",
             )
             .with_source(error)
         })?;
         Ok(Self { stored, key })
-    }
-
-    pub(crate) fn number(&self) -> i64 {
-        self.stored.id
     }
 
     /// Key of the message, for [`requeue`](super::OutboxChanges::requeue) and
@@ -173,6 +170,17 @@ impl fmt::Debug for Parked {
             .field("parked_at", &self.parked_at())
             .finish_non_exhaustive()
     }
+}
+
+/// Page of parked messages.
+#[derive(Debug, Clone)]
+pub struct ParkedPage {
+    /// Messages of the page, in the order of enqueuing.
+    pub messages: Vec<Parked>,
+    /// Messages that cannot be read, by their numbers.
+    pub unreadable: Vec<Unreadable>,
+    /// Start of the next page, which may be empty; `None` on the last page.
+    pub next: Option<Cursor>,
 }
 
 /// Backlog of an outbox.

@@ -18,7 +18,7 @@ use crate::key::RecordId;
 use crate::metrics::sink;
 use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
 use crate::store::operator::{
-    Counting, Finding, MigrationPlan, OperatorStore, Stats, StepOfRecord, StuckIndex,
+    Counting, Finding, MigrationPlan, OperatorStore, Stats, StepsOfRecord, StuckIndex,
 };
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
@@ -561,7 +561,7 @@ impl<S: OperatorStore> OperatorStore for Cached<S> {
         &self,
         id: &RecordId,
         with_payloads: bool,
-    ) -> Result<Vec<StepOfRecord>, StoreError> {
+    ) -> Result<StepsOfRecord, StoreError> {
         self.store.steps_of(id, with_payloads).await
     }
 

@@ -397,6 +397,7 @@ impl AuditStore for MemoryStore {
         Ok(AuditPage {
             next: last.map(|(number, _)| Cursor::new(number.to_string())),
             entries: found.into_iter().map(|(_, entry)| entry).collect(),
+            unreadable: Vec::new(),
         })
     }
 }

@@ -313,9 +313,9 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
         let (place, inner) = page_of(page)?;
-        let Page { records, next } = self.at(place).list(filter, &inner).await?;
-        let next = next_page(place, next);
-        Ok(Page { records, next })
+        let mut found = self.at(place).list(filter, &inner).await?;
+        found.next = next_page(place, found.next.take());
+        Ok(found)
     }
 
     async fn summaries(

@@ -7,9 +7,16 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::error::StoreError;
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis"
+))]
+use crate::error::causes::with_causes;
 use crate::key::RecordId;
 use crate::record::Timestamp;
-use crate::store::Store;
+use crate::store::{Store, Unreadable};
 
 #[cfg(feature = "console")]
 mod explain;
@@ -33,7 +40,8 @@ pub(crate) use self::stats::{Groups, Scanned};
 #[async_trait]
 pub trait OperatorStore: Store {
     /// Lists the steps that were saved for a record, by name. Empty if there is no record. Without `with_payloads`, the
-    /// contents of [`StepOfRecord::payload`] are not read, where the database allows that.
+    /// contents of [`StepOfRecord::payload`] are not read, where the database allows that. A step that cannot be read is
+    /// passed over and named.
     ///
     /// # Errors
     /// Those of any read.
@@ -41,7 +49,7 @@ pub trait OperatorStore: Store {
         &self,
         id: &RecordId,
         with_payloads: bool,
-    ) -> Result<Vec<StepOfRecord>, StoreError>;
+    ) -> Result<StepsOfRecord, StoreError>;
 
     /// Counts records by operation and state, exactly or from a sample. A sample costs the same in a store of any size.
     /// An exact count reads the whole table, or with Redis every record: a million records take seconds.
@@ -107,7 +115,7 @@ impl<S: OperatorStore + ?Sized> OperatorStore for Arc<S> {
         &self,
         id: &RecordId,
         with_payloads: bool,
-    ) -> Result<Vec<StepOfRecord>, StoreError> {
+    ) -> Result<StepsOfRecord, StoreError> {
         (**self).steps_of(id, with_payloads).await
     }
 
@@ -221,13 +229,7 @@ impl Finding {
         feature = "redis"
     ))]
     pub(crate) fn failed(check: &'static str, error: &StoreError) -> Self {
-        let mut found = format!("the check failed: {error}");
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            found.push_str(": ");
-            found.push_str(&cause.to_string());
-            source = cause.source();
-        }
+        let found = format!("the check failed: {}", with_causes(error));
         Self::problem(check, found, "repair this, then run the check again")
     }
 
@@ -258,6 +260,16 @@ impl Finding {
             "create it again: `idem migrate --sql` on an empty schema prints its definition",
         )
     }
+}
+
+/// Saved steps of a record, as an operator sees them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StepsOfRecord {
+    /// Steps, by name.
+    pub list: Vec<StepOfRecord>,
+    /// Steps that cannot be read, by name.
+    pub unreadable: Vec<Unreadable>,
 }
 
 /// Saved step of a record, as an operator sees it.

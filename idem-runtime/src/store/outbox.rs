@@ -391,7 +391,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
         filter: &MessageAuditFilter,
         before: i64,
         limit: u32,
-    ) -> Result<Vec<(i64, MessageEntry)>, StoreError> {
+    ) -> Result<Vec<(i64, Result<MessageEntry, StoreError>)>, StoreError> {
         let query = self
             .statements
             .audit
@@ -401,7 +401,12 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
             .text(filter.actor.as_deref())
             .number(filter.within.map(micros))
             .number(i64::from(limit));
-        self.read(query).await?.iter().map(entry).collect()
+        let rows = self.read(query).await?;
+        let entries = rows.iter().map(|row| {
+            let number = row.number(0).map_err(unreadable)?;
+            Ok((number, entry(row)))
+        });
+        entries.collect()
     }
 
     async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
@@ -462,12 +467,12 @@ fn stored<R: Readable>(row: &R) -> Result<StoredMessage, StoreError> {
     })
 }
 
-/// Reads an entry of the audit, and its number.
-fn entry<R: Readable>(row: &R) -> Result<(i64, MessageEntry), StoreError> {
+/// Reads an entry of the audit.
+fn entry<R: Readable>(row: &R) -> Result<MessageEntry, StoreError> {
     let text = |column| row.text(column).map_err(unreadable);
     let number = |column| row.number(column).map_err(unreadable);
     let ordering_key = row.text_or_null(7).map_err(unreadable)?;
-    let entry = MessageEntry {
+    Ok(MessageEntry {
         at: Timestamp::from_micros(number(1)?),
         change: ManualChange::new(text(2)?, text(3)?).map_err(|_| not_an_entry())?,
         action: MessageAction::from_stored(text(4)?).ok_or_else(not_an_entry)?,
@@ -476,21 +481,20 @@ fn entry<R: Readable>(row: &R) -> Result<(i64, MessageEntry), StoreError> {
         ordering_key: ordering_key.map(str::to_owned),
         attempts: u32::try_from(number(8)?).unwrap_or(u32::MAX),
         enqueued_at: Timestamp::from_micros(number(9)?),
-    };
-    Ok((number(0)?, entry))
+    })
 }
 
 fn not_an_entry() -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
-        "a row of the audit holds a value that no outbox writes, repair or delete it",
+        "a row of the audit holds a value that no outbox writes; repair it from a backup or the database's log",
     )
 }
 
 fn unreadable(source: sqlx::Error) -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
-        "a row holds a value of a type that no outbox writes, repair or delete it",
+        "a row holds a value of a type that no outbox writes; repair it from a backup or the database's log",
     )
     .with_source(source)
 }

@@ -532,21 +532,36 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
             // Occurs only if the database has no encoding: then it checks text on output but not on input.
             "22021" => (
                 Corrupt,
-                "a row holds text that no idem store writes, repair or delete it",
+                "a row holds text that no idem store writes; repair it from a backup, because its work may have been done",
+            ),
+            // A sum or difference of times that no store writes.
+            "22003" => (
+                Corrupt,
+                "a row holds a number that no idem store writes; repair it from a backup, because its work may have been done",
             ),
             "25006" => (
                 ReadOnly,
                 "the database is read-only, connect to the primary",
             ),
             "53100" => (Full, "the server's disk is full, make room"),
-            "53200" => (Full, "the server is out of memory, give it more"),
+            // Also when the table of locks is full, which is no matter of the machine's memory.
+            "53200" => (
+                Full,
+                "the server is out of memory or its table of locks is full; see the cause, then make transactions and pools \
+                 smaller, or raise max_locks_per_transaction or the server's memory",
+            ),
             "53300" => (
                 Unavailable,
                 "the server has no connection left, raise max_connections or make pools smaller",
             ),
-            "57P01" | "57P02" | "57P03" | "57P05" => {
+            "57P01" | "57P02" | "57P03" => {
                 (Unavailable, "the server is stopping or starting, try again")
             }
+            "57P05" => (
+                Unavailable,
+                "the server closed a connection that was idle for longer than idle_session_timeout; give the pool a shorter \
+                 idle time-out",
+            ),
             "57014" => (
                 Timeout,
                 "the server cancelled the statement, look at statement_timeout",

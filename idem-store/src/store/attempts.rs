@@ -8,6 +8,7 @@ use crate::key::RecordId;
 use crate::record::{
     FencingToken, MemberDigests, Observation, OwnerLabel, Record, State, Timestamp,
 };
+use crate::store::Unreadable;
 use crate::store::status::number;
 
 /// Store that keeps the history of the attempts of its records, and digests of the members of their requests, for
@@ -63,6 +64,8 @@ pub struct Attempts {
     pub replays: Vec<NotedReplay>,
     /// Digests of the members of the request, if the claim had them.
     pub members: Option<MemberDigests>,
+    /// Parts beside the record that cannot be read: `owner`, `began` or `members`. They are absent above.
+    pub unreadable: Vec<Unreadable>,
 }
 
 impl Attempts {
@@ -70,6 +73,13 @@ impl Attempts {
     #[must_use]
     pub fn with_members(mut self, members: Option<MemberDigests>) -> Self {
         self.members = members;
+        self
+    }
+
+    /// Names the parts that cannot be read.
+    #[must_use]
+    pub fn with_unreadable(mut self, unreadable: Vec<Unreadable>) -> Self {
+        self.unreadable = unreadable;
         self
     }
 
@@ -333,6 +343,7 @@ impl AttemptLog {
             dropped,
             replays,
             members: None,
+            unreadable: Vec::new(),
         }
     }
 

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use crate::error::{InvalidChange, StoreError};
 use crate::key::{Identity, RecordId};
 use crate::record::{FencingToken, Observation, Record, State, Timestamp};
-use crate::store::{Cursor, PageRequest, Purged, Resolution, Resolved};
+use crate::store::{Cursor, PageRequest, Purged, Resolution, Resolved, Unreadable};
 
 /// Store that keeps an audit of manual changes.
 ///
@@ -41,7 +41,8 @@ pub trait AuditStore: Send + Sync {
     /// After an error, the batch may have been purged in part; its entry exists then. A repetition purges the rest.
     async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError>;
 
-    /// Reads a page of matching entries, the newest first.
+    /// Reads a page of matching entries, the newest first. An entry that cannot be read is passed over and named in
+    /// [`AuditPage::unreadable`]; it does not fail the page.
     async fn audit(
         &self,
         filter: &AuditFilter,
@@ -280,6 +281,8 @@ impl AuditFilter {
 pub struct AuditPage {
     /// Entries of the page, the newest first.
     pub entries: Vec<AuditEntry>,
+    /// Entries that may match but cannot be read, by their numbers, or by the id of their record.
+    pub unreadable: Vec<Unreadable>,
     /// Start of the next page; `None` on the last page.
     pub next: Option<Cursor>,
 }

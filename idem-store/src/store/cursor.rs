@@ -54,7 +54,11 @@ impl Page {
         records.truncate(limit);
         let next = records.last().filter(|_| more);
         let next = next.map(|record| Cursor::after(&record.id));
-        Self { records, next }
+        Self {
+            records,
+            unreadable: Vec::new(),
+            next,
+        }
     }
 }
 

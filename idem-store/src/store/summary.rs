@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::record::{OwnerLabel, Payload, Record};
-use crate::store::{Cursor, Page};
+use crate::store::{Cursor, Page, Unreadable};
 
 /// A record without its result, as a listing for operators shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct SummaryPage {
     /// Summaries of the page. There may be fewer than requested, even none, while [`next`](Self::next) says there are
     /// more.
     pub summaries: Vec<RecordSummary>,
+    /// Records that may match but cannot be read. A page with many of them is short.
+    pub unreadable: Vec<Unreadable>,
     /// Start of the next page; `None` on the last page.
     pub next: Option<Cursor>,
 }
@@ -61,6 +63,7 @@ impl From<Page> for SummaryPage {
     fn from(page: Page) -> Self {
         Self {
             summaries: page.records.into_iter().map(Into::into).collect(),
+            unreadable: page.unreadable,
             next: page.next,
         }
     }

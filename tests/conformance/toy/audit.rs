@@ -108,6 +108,7 @@ impl AuditStore for ToyStore {
         let more = matching.len() > from + limit;
         Ok(AuditPage {
             entries: entries.map(|entry| (*entry).clone()).collect(),
+            unreadable: Vec::new(),
             next: more.then(|| Cursor::new((from + step).to_string())),
         })
     }

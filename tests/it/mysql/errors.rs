@@ -75,7 +75,7 @@ async fn text_that_is_not_utf8_is_corrupt() {
                 store.get(&owner.id).await.unwrap_err(),
                 store.claim(&claim("k")).await.unwrap_err(),
             ] {
-                assert_error(&error, StoreErrorKind::Corrupt, "repair or delete");
+                assert_error(&error, StoreErrorKind::Corrupt, "repair it from a backup");
                 assert!(!error.is_retryable());
             }
             execute(

@@ -43,7 +43,7 @@ async fn entries(database: &Database, filter: MessageAuditFilter) -> Vec<Message
 
 async fn a_change_of_a_message_is_written_down(database: Database) {
     let keys = park(&database, 2).await;
-    let parked = database.outbox.parked(None, 10).await.unwrap();
+    let parked = database.outbox.parked(None, 10).await.unwrap().messages;
     let change = ManualChange::new("ann", "the bank's \"answer\": 100 % ü \\n").unwrap();
     let by_ann = database.outbox.by(&change);
     assert!(by_ann.requeue_listed(&parked[0]).await.unwrap());

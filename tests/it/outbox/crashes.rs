@@ -81,7 +81,7 @@ async fn a_message_that_crashes_its_relay_every_time_is_parked(database: Databas
     until(async || relay.stats().parked == 1).await;
     drop(relay);
     assert_eq!(handled.entries(), [1, 2]);
-    let parked = database.outbox.parked(None, 1).await.unwrap();
+    let parked = database.outbox.parked(None, 1).await.unwrap().messages;
     assert!(
         parked[0].last_error().contains("no relay lived to tell"),
         "{}",

@@ -62,7 +62,7 @@ async fn text_that_is_not_utf8_is_corrupt() {
             store.get(&claim.id).await.unwrap_err(),
             store.claim(&claim).await.unwrap_err(),
         ] {
-            assert_error(&error, StoreErrorKind::Corrupt, "repair or delete");
+            assert_error(&error, StoreErrorKind::Corrupt, "repair it from a backup");
             assert!(!error.is_retryable());
         }
     }

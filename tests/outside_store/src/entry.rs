@@ -77,6 +77,6 @@ fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 fn corrupt() -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
-        "an entry holds what this store does not write, delete it or give the store another server",
+        "an entry holds what this store does not write; find out who else writes to this server, and repair the entry",
     )
 }

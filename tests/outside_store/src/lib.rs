@@ -156,7 +156,7 @@ impl RevisionStore {
         ids.ok_or_else(|| {
             StoreError::new(
                 StoreErrorKind::Corrupt,
-                "a key is none that this store writes, delete it or give the store another server",
+                "a key is none that this store writes; find out who else writes to this server",
             )
         })
     }

@@ -35,15 +35,16 @@ pub(crate) async fn routes(shop: Arc<Payments>, number: u32) -> anyhow::Result<R
         let shop = Arc::clone(&shop);
         async move || live(shop, process)
     };
+    // The guard admits everybody who reaches this machine, so no other name may lead a browser here.
+    let console = Console::new(&shop.idem, visitor)
+        .title("Payments")
+        .allowed_hosts(["127.0.0.1", "[::1]", "localhost"]);
     Ok(Router::new()
         .route("/charges", post(charge))
         .layer(from_fn_with_state(Arc::clone(&shop), carry_out))
         .route("/", get(Html(include_str!("page.html"))))
         .route("/live", get(live))
-        .nest(
-            "/idem",
-            Console::new(&shop.idem, visitor).title("Payments").router(),
-        )
+        .merge(console.at("/idem"))
         .layer(map_response(once_per_connection))
         .with_state(shop))
 }

@@ -30,14 +30,17 @@ impl Access {
     ) -> Result<(Backlog, Listing<Parked>), Failure> {
         let outbox = self.outbox()?;
         let position = self.position(PARKED, after)?;
-        let number = position.and_then(|it| it.as_str().parse().ok());
         let _permit = self.permit().await?;
         let backlog = self.bounded(outbox.backlog()).await?;
-        let parked = outbox.parked_after(number.unwrap_or(i64::MIN), limit);
-        let items = self.bounded(parked).await?;
-        let last = items.last().filter(|_| items.len() >= limit as usize);
-        let next = last.map(|it| self.sealed(PARKED, &it.number().to_string()));
-        Ok((backlog, Listing { items, next }))
+        let parked = outbox.parked(position.as_ref(), limit);
+        let parked = self.bounded(parked).await?;
+        let next = parked.next.map(|it| self.sealed(PARKED, it.as_str()));
+        let listing = Listing {
+            items: parked.messages,
+            unreadable: parked.unreadable,
+            next,
+        };
+        Ok((backlog, listing))
     }
 
     /// Reads a page of the changes of messages by hand, the newest first; of one message, if there is a key.
@@ -60,6 +63,7 @@ impl Access {
         let page = self.bounded(outbox.audit(&filter, &request)).await?;
         Ok(Listing {
             items: page.entries,
+            unreadable: page.unreadable,
             next: page.next.map(|it| self.sealed(AUDIT, it.as_str())),
         })
     }

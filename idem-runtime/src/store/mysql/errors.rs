@@ -105,7 +105,9 @@ const UNKNOWN: (StoreErrorKind, &str) =
 /// Kind and remedy of an error of the server. Only MySQL has the numbers from 3000 to 3999, and only MariaDB those from 1900
 /// to 1999.
 fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
-    use StoreErrorKind::{Conflict, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable};
+    use StoreErrorKind::{
+        Conflict, Corrupt, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable,
+    };
     match number {
         1045 | 1698 | 1130 | 1820 | 1862 | 3118 | 3955 => (
             Denied,
@@ -134,6 +136,11 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
         NO_SUCH_TABLE | 1054 | 1136 | 1364 => (
             Schema,
             "a table or column of the store is missing, run `migrate()`",
+        ),
+        // A sum or difference of times that no store writes.
+        1690 => (
+            Corrupt,
+            "a row holds a number that no idem store writes; repair it from a backup, because its work may have been done",
         ),
         3098 => (
             Schema,

@@ -131,7 +131,7 @@ JSON_TABLE(?1, '$[*]' COLUMNS (
 
 -- part: past_retention
 -- The owner is gone for good, or the record waits to be reconciled.
-{it}state = 'running' AND {it}lease_until + {it}retention <= {now}
+{it}state = 'running' AND {it}lease_until <= {now} - {it}retention
 
 -- part: read_due
 -- Tells which statements of a purge have something to do. Each of them selects and checks the records itself.

@@ -138,6 +138,8 @@ pub struct Stats {
     pub purge_due: Count,
     /// Purge lag: time for which the oldest of these records has been due.
     pub purge_lag: Duration,
+    /// Number of records that cannot be read, because somebody changed them by hand. They are in no group.
+    pub unreadable: Count,
 }
 
 impl Stats {
@@ -175,6 +177,7 @@ impl Stats {
             sample,
             purge_due: Count::Exactly(0),
             purge_lag: Duration::ZERO,
+            unreadable: Count::Exactly(0),
         }
     }
 }
@@ -263,9 +266,14 @@ struct Group {
 
 #[cfg(feature = "redis")]
 impl Groups {
+    /// Number of records for which one of a sample stands. `None` if it is no sample.
+    pub(crate) fn weight(of: Option<Scanned>) -> f64 {
+        of.map_or(1.0, |it| it.all as f64 / it.examined.max(1) as f64)
+    }
+
     /// Adds a record of a sample, which stands for its share of all records. `None` if it is no sample.
     pub(crate) fn add(&mut self, record: &crate::Record, of: Option<Scanned>) {
-        let weight = of.map_or(1.0, |it| it.all as f64 / it.examined.max(1) as f64);
+        let weight = Self::weight(of);
         let operation = record.identity.operation.as_str();
         let age = record.read_at.since(record.first_claimed_at);
         let entry = self.0.entry((operation.to_owned(), record.state.as_str()));

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+pub use crate::error::causes::with_causes;
 use crate::key::hex;
 use crate::record::{Record, State, Timestamp};
 
@@ -19,6 +20,15 @@ pub fn shown(text: &str) -> String {
         }
     }
     shown
+}
+
+/// Key of a record as it may be shown. A key with blanks that could be overlooked is in quotation marks: blanks at its ends, or
+/// next to each other.
+pub fn key(text: &str) -> String {
+    match text.trim() != text || text.contains("  ") {
+        true => format!("\"{}\"", shown(text)),
+        false => shown(text),
+    }
 }
 
 fn is_hidden(character: char) -> bool {
@@ -97,6 +107,19 @@ mod tests {
         assert_eq!(shown("größe 数"), "größe 数");
         assert_eq!(payload(b"{\"a\":\"\x07\"}"), "{\"a\":\"\\u{7}\"}");
         assert_eq!(payload(&[0xff, 0x00]), "ff00");
+    }
+
+    #[test]
+    fn blanks_of_a_key_can_be_seen() {
+        for (text, seen) in [
+            ("a b", "a b"),
+            (" ", "\" \""),
+            ("a ", "\"a \""),
+            ("a  b", "\"a  b\""),
+            ("\"a\"", "\"a\""),
+        ] {
+            assert_eq!(key(text), seen);
+        }
     }
 
     #[test]

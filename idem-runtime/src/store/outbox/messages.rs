@@ -205,13 +205,14 @@ pub(crate) trait Messages: Debug + Send + Sync {
     /// nothing, if no message is parked like that.
     async fn change_by_hand(&self, change: &MessageChange<'_>) -> Result<bool, StoreError>;
 
-    /// Returns up to `limit` matching entries before this number, the newest first, with their numbers.
+    /// Returns up to `limit` matching entries before this number, the newest first, with their numbers. An entry that
+    /// somebody changed by hand is an error of its own.
     async fn audit(
         &self,
         filter: &MessageAuditFilter,
         before: i64,
         limit: u32,
-    ) -> Result<Vec<(i64, MessageEntry)>, StoreError>;
+    ) -> Result<Vec<(i64, Result<MessageEntry, StoreError>)>, StoreError>;
 
     /// Deletes up to `limit` delivered messages whose retention is over.
     async fn purge(&self, limit: u32) -> Result<u64, StoreError>;

@@ -366,7 +366,7 @@ WHERE r.id = due.id AND ({expired:r.})
 {due}
 UPDATE {records} AS r SET
     state = CASE
-        WHEN r.state = 'running' AND r.lease_until + r.retention <= {now} THEN 'interrupted'
+        WHEN r.state = 'running' AND r.lease_until <= {now} - r.retention THEN 'interrupted'
         ELSE r.state
     END,
     purge_after = CASE

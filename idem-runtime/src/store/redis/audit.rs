@@ -15,11 +15,13 @@ use crate::store::encoding::read_request;
 use crate::store::status::number;
 use crate::store::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
-    Cursor, ManualChange, PageRequest, Purged, Resolution, Resolved,
+    Cursor, ManualChange, PageRequest, Purged, Resolution, Resolved, Unreadable,
 };
 
 /// Order of entries: time, record, and position in the record's list.
 type Place = (Timestamp, RecordId, usize);
+/// Entries of a record that were read, and those that cannot be read, named by the record.
+type Entries = (Vec<(Place, AuditEntry)>, Vec<Unreadable>);
 
 impl RedisStore {
     /// Resolves a record, and writes the entry of a manual change in the same script.
@@ -78,20 +80,30 @@ impl RedisStore {
     }
 
     /// Reads the entries of one record.
-    async fn entries(&self, id: &RecordId) -> Result<Vec<(Place, AuditEntry)>, StoreError> {
+    async fn entries(&self, id: &RecordId) -> Result<Entries, StoreError> {
         let key = self.audit_key(id);
-        let answer = self.read(&ScriptCall::new(&scripts::AUDIT, &key)).await?;
-        let Value::Array(entries) = answer else {
-            return Err(errors::unreadable());
+        let answer = self.read(&ScriptCall::new(&scripts::AUDIT, &key)).await;
+        let entries = match answer {
+            Ok(Value::Array(entries)) => entries,
+            // The key holds something else than a list.
+            Err(error) if error.kind() == StoreErrorKind::Corrupt => {
+                return Ok((Vec::new(), vec![Unreadable::new(id.to_string(), &error)]));
+            }
+            Ok(_) => return Err(errors::unreadable()),
+            Err(error) => return Err(error),
         };
         let entries = entries.into_iter().enumerate().map(|(index, entry)| {
-            let Value::BulkString(bytes) = entry else {
-                return Err(errors::unreadable());
+            let entry = match entry {
+                Value::BulkString(bytes) => decode_entry(id, &bytes),
+                _ => None,
             };
-            let entry = decode_entry(id, &bytes).ok_or_else(|| errors::corrupt("audit"))?;
-            Ok(((entry.at, *id, index), entry))
+            let entry = entry.map(|entry| ((entry.at, *id, index), entry));
+            (
+                id.to_string(),
+                entry.ok_or_else(|| errors::corrupt("audit")),
+            )
         });
-        entries.collect()
+        Unreadable::sort(entries)
     }
 }
 
@@ -128,9 +140,13 @@ impl AuditStore for RedisStore {
             None => self.audited().await?,
         };
         let now = self.now().await?;
-        let mut found = Vec::new();
+        let (mut found, mut unreadable) = (Vec::new(), Vec::new());
         for id in &ids {
-            let entries = self.entries(id).await?;
+            let (entries, passed_over) = self.entries(id).await?;
+            // They have no time, so the first page names them.
+            if before.is_none() {
+                unreadable.extend(passed_over);
+            }
             found.extend(entries.into_iter().filter(|(place, entry)| {
                 before.is_none_or(|before| *place < before) && filter.matches(entry, now)
             }));
@@ -142,6 +158,7 @@ impl AuditStore for RedisStore {
         Ok(AuditPage {
             next: last.map(|(place, _)| write_place(place)),
             entries: found.into_iter().map(|(_, entry)| entry).collect(),
+            unreadable,
         })
     }
 }

@@ -371,6 +371,8 @@ impl Connection {
                         match answer {
                             Ok(answer) => answers[number] = answer,
                             Err(error) if errors::is_moving(&error) => {}
+                            // The key is none of the store's. Reading it alone says so.
+                            Err(error) if error.code() == Some("WRONGTYPE") => {}
                             Err(error) => return Err(error),
                         }
                     }

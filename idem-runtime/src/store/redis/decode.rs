@@ -8,7 +8,9 @@ use crate::key::RecordId;
 use crate::record::{MemberDigests, OwnerLabel, Payload, Record, Timestamp};
 use crate::store::encoding::read_request;
 use crate::store::status::{Status, number};
-use crate::store::{AttemptLog, Attempts, ClaimOutcome, ClaimRequest, RecordSummary, SavedStep};
+use crate::store::{
+    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, RecordSummary, SavedStep, Unreadable,
+};
 
 /// Decodes the answer to a claim.
 pub(super) fn claim_outcome(
@@ -47,7 +49,8 @@ pub(super) fn summary(id: &RecordId, answer: Value) -> Result<Option<RecordSumma
     if let Some(payload) = &mut summary.payload {
         payload.size = size.max(0).cast_unsigned();
     }
-    summary.owner = owner_label(fields.next())?;
+    // The record is good without the label, and `attempts` names a label that cannot be read.
+    summary.owner = owner_label(fields.next()).unwrap_or_default();
     Ok(Some(summary))
 }
 
@@ -70,40 +73,60 @@ pub(super) fn attempts(id: &RecordId, answer: Value) -> Result<Option<Attempts>,
     }
     let mut fields = Fields::of(answer)?;
     let record = record(id, None, fields.0.next().unwrap_or(Value::Nil))?;
-    let owner = owner_label(fields.next())?;
+    // The record is good without the parts that follow, and an operator needs it.
+    let mut passed_over = Vec::new();
+    let owner = owner_label(fields.next()).transpose();
+    let owner = Unreadable::part("owner", owner, &mut passed_over);
     // A history that was cut in the middle of a character begins with a part of a line, which is not read.
     let mut text = || {
         let bytes = fields.next();
         bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     };
-    let began_at = text()
-        .map(|began| number(&began).ok_or_else(|| corrupt("began")))
-        .transpose()?;
+    let began_at = text().map(|began| number(&began).ok_or_else(|| corrupt("began")));
+    let began_at = Unreadable::part("began", began_at, &mut passed_over);
     let began_at = began_at.map(Timestamp::from_micros);
     let log = AttemptLog::from_parts(owner, began_at, text().unwrap_or_default());
-    let members = fields
-        .next()
-        .map(|members| MemberDigests::from_bytes(&members).ok_or_else(|| corrupt("members")))
-        .transpose()?;
-    Ok(Some(log.attempts(record).with_members(members)))
+    let members = fields.next();
+    let members = members
+        .map(|members| MemberDigests::from_bytes(&members).ok_or_else(|| corrupt("members")));
+    let members = Unreadable::part("members", members, &mut passed_over);
+    let attempts = log.attempts(record).with_members(members);
+    Ok(Some(attempts.with_unreadable(passed_over)))
 }
 
 /// Decodes the saved steps, which are pairs of field and content. Returns `None` if the caller does not own the record.
 pub(super) fn saved_steps(answer: Value) -> Result<Option<Vec<SavedStep>>, StoreError> {
+    let steps = steps(answer)?;
+    // A body must not run again as if the step had not been saved.
+    let steps = steps.map(|steps| steps.into_iter().map(|(_, step)| step).collect());
+    steps.transpose()
+}
+
+/// Decodes the saved steps, each with its name.
+pub(super) fn steps(answer: Value) -> Result<Option<Vec<NamedStep>>, StoreError> {
     if matches!(answer, Value::Nil) {
         return Ok(None);
     }
     let mut fields = Fields::of(answer)?;
-    let mut saved_steps = Vec::new();
+    let mut steps = Vec::new();
     while let Some(field) = fields.next() {
-        let name = String::from_utf8(field).map_err(|_| corrupt("step"))?;
-        let name = name.strip_prefix("step:").ok_or_else(|| corrupt("step"))?;
-        saved_steps.push(SavedStep {
-            name: name.to_owned(),
-            payload: Payload::from_bytes(&fields.bytes("step")?).ok_or_else(|| corrupt("step"))?,
-        });
+        let content = fields.bytes("step")?;
+        let shown = String::from_utf8_lossy(&field).into_owned();
+        steps.push((shown, step(field, &content)));
     }
-    Ok(Some(saved_steps))
+    Ok(Some(steps))
+}
+
+/// Name of a step, and the step.
+type NamedStep = (String, Result<SavedStep, StoreError>);
+
+fn step(field: Vec<u8>, content: &[u8]) -> Result<SavedStep, StoreError> {
+    let name = String::from_utf8(field).map_err(|_| corrupt("step"))?;
+    let name = name.strip_prefix("step:").ok_or_else(|| corrupt("step"))?;
+    Ok(SavedStep {
+        name: name.to_owned(),
+        payload: Payload::from_bytes(content).ok_or_else(|| corrupt("step"))?,
+    })
 }
 
 /// Decodes whether a transition took effect.

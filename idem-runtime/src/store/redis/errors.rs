@@ -89,13 +89,17 @@ pub(super) fn unreadable() -> StoreError {
     )
 }
 
+/// Text about a key that holds no record.
+const FOREIGN: &str = "a key of the store holds what no idem store writes; find out who else writes keys with this prefix, \
+                       and repair the key, because its work may have been done";
+/// Remedy for a key that somebody changed by hand. It may be a good record but for one field, so nothing says to delete it.
+const REPAIR: &str = "find out who else writes keys with this prefix, and repair the key, because its work may have been done";
+
 /// Returns the error for a key of the store with foreign content.
 pub(super) fn corrupt(field: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
-        format!(
-            "a key holds what no idem store writes in field `{field}`, delete it or give the store another prefix"
-        ),
+        format!("a key holds what no idem store writes in field `{field}`; {REPAIR}"),
     )
 }
 
@@ -213,10 +217,7 @@ fn meaning_of_code(code: &str) -> Option<(StoreErrorKind, &'static str)> {
              `redis-cluster`)",
         ),
         "BUSY" => (Conflict, "Redis is busy with somebody's script, try again"),
-        "WRONGTYPE" | "IDEMCORRUPT" => (
-            Corrupt,
-            "a key of the store holds what no idem store writes, delete it or give the store another prefix",
-        ),
+        "WRONGTYPE" | "IDEMCORRUPT" => (Corrupt, FOREIGN),
         _ => return None,
     })
 }

@@ -12,7 +12,9 @@ use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{State, Timestamp};
 use crate::store::operator::OperatorStore;
-use crate::store::{Cursor, Filter, Page, PageRequest, RecordSummary, Store as _, SummaryPage};
+use crate::store::{
+    Cursor, Filter, Page, PageRequest, RecordSummary, Store as _, SummaryPage, Unreadable,
+};
 
 /// Number of records whose status is read in one round trip.
 const STATUSES: usize = 500;
@@ -28,14 +30,17 @@ impl RedisStore {
     ) -> Result<Page, StoreError> {
         let found = self.summary_page(filter, page).await?;
         let ids: Vec<_> = found.summaries.iter().map(|it| it.record.id).collect();
-        let mut records = Vec::new();
+        let (mut records, mut unreadable) = (Vec::new(), found.unreadable);
         for ids in ids.chunks(MAX_CONCURRENT) {
             let read = self.read_all(ids, |store, id| async move { store.get(&id).await });
+            let (read, passed_over) = read.await?;
             // A record may have changed meanwhile.
-            records.extend(read.await?.into_iter().filter(|it| filter.matches(it)));
+            records.extend(read.into_iter().filter(|it| filter.matches(it)));
+            unreadable.extend(passed_over);
         }
         Ok(Page {
             records,
+            unreadable,
             next: found.next,
         })
     }
@@ -51,15 +56,16 @@ impl RedisStore {
         let begin = after.map_or(0, |after| ids.partition_point(|id| *id <= after));
         // The clocks of a cluster may differ, and time goes on.
         let now = OperatorStore::clock(self).await?.after(SLACK);
-        let mut summaries = Vec::new();
+        let (mut summaries, mut unreadable) = (Vec::new(), Vec::new());
         'page: for ids in ids[begin..].chunks(STATUSES) {
             for ids in self
                 .candidates(ids, filter, now)
                 .await?
                 .chunks(MAX_CONCURRENT)
             {
-                let read = self.summaries_of(ids).await?;
+                let (read, passed_over) = self.summaries_of(ids).await?;
                 summaries.extend(read.into_iter().filter(|it| filter.matches(&it.record)));
+                unreadable.extend(passed_over);
                 // One more record than requested shows that there is a next page.
                 if summaries.len() > limit {
                     break 'page;
@@ -69,8 +75,17 @@ impl RedisStore {
         let more = summaries.len() > limit;
         summaries.truncate(limit);
         let next = summaries.last().filter(|_| more);
-        let next = next.map(|summary| Cursor::after(&summary.record.id));
-        Ok(SummaryPage { summaries, next })
+        let last = next.map(|summary| summary.record.id);
+        if let Some(last) = &last {
+            // The next page names the others.
+            let last = last.to_string();
+            unreadable.retain(|it: &Unreadable| it.name <= last);
+        }
+        Ok(SummaryPage {
+            summaries,
+            unreadable,
+            next: last.as_ref().map(Cursor::after),
+        })
     }
 
     /// Returns the ids of records that may match. Mostly few do, and one round trip shows this for many ids. The values that
@@ -121,11 +136,11 @@ impl RedisStore {
         Ok(ids)
     }
 
-    /// Reads records without their results concurrently, in the order of their ids.
+    /// Reads records without their results concurrently, in the order of their ids. Names those that cannot be read.
     pub(super) async fn summaries_of(
         &self,
         ids: &[RecordId],
-    ) -> Result<Vec<RecordSummary>, StoreError> {
+    ) -> Result<(Vec<RecordSummary>, Vec<Unreadable>), StoreError> {
         self.read_all(ids, |store, id| async move {
             let key = store.key(&id);
             let call = ScriptCall::new(&scripts::SUMMARY, &key);
@@ -135,12 +150,12 @@ impl RedisStore {
         .await
     }
 
-    /// Reads what exists of these ids concurrently, in their order.
+    /// Reads what exists of these ids concurrently, in their order. Names the records that cannot be read.
     async fn read_all<T: Send + 'static, F>(
         &self,
         ids: &[RecordId],
         read: impl Fn(Self, RecordId) -> F,
-    ) -> Result<Vec<T>, StoreError>
+    ) -> Result<(Vec<T>, Vec<Unreadable>), StoreError>
     where
         F: Future<Output = Result<Option<T>, StoreError>> + Send + 'static,
     {
@@ -152,10 +167,13 @@ impl RedisStore {
         let mut all = Vec::with_capacity(ids.len());
         while let Some(read) = reading.join_next().await {
             let (place, read) = read.map_err(task_failed)?;
-            all.extend(read?.map(|read| (place, read)));
+            all.extend(read.transpose().map(|read| (place, read)));
         }
         all.sort_unstable_by_key(|(place, _)| *place);
-        Ok(all.into_iter().map(|(_, read)| read).collect())
+        let named = all
+            .into_iter()
+            .map(|(place, read)| (ids[place].to_string(), read));
+        Unreadable::sort(named)
     }
 }
 

@@ -9,9 +9,10 @@ use super::{MAX_CONCURRENT, RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::Timestamp;
+use crate::store::Unreadable;
 use crate::store::operator::{
-    Counting, Finding, Groups, MigrationPlan, OperatorStore, Scanned, Stats, StepOfRecord,
-    StuckIndex,
+    Count, Counting, Finding, Groups, MigrationPlan, OperatorStore, Scanned, Stats, StepOfRecord,
+    StepsOfRecord, StuckIndex,
 };
 
 #[async_trait]
@@ -20,12 +21,13 @@ impl OperatorStore for RedisStore {
         &self,
         id: &RecordId,
         with_payloads: bool,
-    ) -> Result<Vec<StepOfRecord>, StoreError> {
+    ) -> Result<StepsOfRecord, StoreError> {
         let key = self.key(id);
         let call = ScriptCall::new(&scripts::STEPS_OF_RECORD, &key);
         let answer = self.connection.run(&call, self.timeout).await?;
-        let saved = decode::saved_steps(answer)?.unwrap_or_default();
-        let mut steps: Vec<_> = saved
+        let saved = decode::steps(answer)?.unwrap_or_default();
+        let (saved, unreadable) = Unreadable::sort(saved)?;
+        let mut list: Vec<_> = saved
             .into_iter()
             .map(|step| StepOfRecord {
                 name: step.name,
@@ -34,8 +36,8 @@ impl OperatorStore for RedisStore {
                 payload: with_payloads.then_some(step.payload.bytes),
             })
             .collect();
-        steps.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        Ok(steps)
+        list.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        Ok(StepsOfRecord { list, unreadable })
     }
 
     /// Scans keys of the database, and reads each record among them, a few at a time. SCAN follows the hashes of the keys,
@@ -44,19 +46,29 @@ impl OperatorStore for RedisStore {
     async fn stats(&self, counting: Counting) -> Result<Stats, StoreError> {
         let mut groups = Groups::default();
         let Counting::Sample(size) = counting else {
-            self.add_records(&mut groups, &self.ids().await?, None)
+            let added = self
+                .add_records(&mut groups, &self.ids().await?, None)
                 .await?;
-            return Ok(groups.stats(None));
+            let mut stats = groups.stats(None);
+            stats.unreadable = Count::Exactly(added.unreadable);
+            return Ok(stats);
         };
         let primaries = self.connection.primaries(self.timeout).await?;
         let size = (size as usize).div_ceil(primaries.len().max(1)).max(1);
-        let (mut read, mut is_sample) = (0, false);
+        let (mut read, mut unreadable, mut is_sample) = (0, 0.0, false);
         for primary in primaries {
             let (ids, scanned) = self.scan_some(&primary, size).await?;
             is_sample |= scanned.is_some();
-            read += self.add_records(&mut groups, &ids, scanned).await?;
+            let added = self.add_records(&mut groups, &ids, scanned).await?;
+            read += added.read;
+            unreadable += added.unreadable as f64 * Groups::weight(scanned);
         }
-        Ok(groups.stats(is_sample.then_some(read)))
+        let mut stats = groups.stats(is_sample.then_some(read));
+        stats.unreadable = match is_sample {
+            true => Count::About(unreadable.round() as u64),
+            false => Count::Exactly(unreadable as u64),
+        };
+        Ok(stats)
     }
 
     async fn clock(&self) -> Result<Timestamp, StoreError> {
@@ -94,20 +106,29 @@ impl OperatorStore for RedisStore {
 }
 
 impl RedisStore {
-    /// Reads these records, and adds them to the statistics. Returns their number.
+    /// Reads these records, and adds them to the statistics.
     async fn add_records(
         &self,
         groups: &mut Groups,
         ids: &[RecordId],
         of: Option<Scanned>,
-    ) -> Result<u64, StoreError> {
-        let mut added = 0;
+    ) -> Result<Added, StoreError> {
+        let mut added = Added::default();
         for ids in ids.chunks(MAX_CONCURRENT) {
-            for summary in self.summaries_of(ids).await? {
+            let (summaries, unreadable) = self.summaries_of(ids).await?;
+            for summary in &summaries {
                 groups.add(&summary.record, of);
-                added += 1;
             }
+            added.read += summaries.len() as u64;
+            added.unreadable += unreadable.len() as u64;
         }
         Ok(added)
     }
+}
+
+/// Numbers of records that were read for the statistics.
+#[derive(Debug, Default)]
+struct Added {
+    read: u64,
+    unreadable: u64,
 }

@@ -13,7 +13,7 @@ use super::decode::read_status;
 use super::scan::ScanBatch;
 use super::scripts::{self, ScriptCall};
 use super::{MAX_CONCURRENT, RedisStore, errors};
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::mutex::lock;
 use crate::record::{State, Timestamp};
@@ -141,6 +141,8 @@ impl RedisStore {
             let done = match done.map_err(errors::task_failed)? {
                 // The next walk finds the record again.
                 Err(error) if errors::failed_while_moving(&error) => continue,
+                // A record that was changed by hand must not keep the others from being purged. Listings name it.
+                Err(error) if error.kind() == StoreErrorKind::Corrupt => continue,
                 done => done?,
             };
             match done {

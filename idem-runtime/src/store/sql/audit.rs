@@ -9,7 +9,7 @@ use crate::record::{FencingToken, Observation, State, Timestamp, micros};
 use crate::store::operator::Finding;
 use crate::store::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditSubject, AuditedRecord, Cursor,
-    ManualChange, PageRequest, Purged, Resolution, Resolved,
+    ManualChange, PageRequest, Purged, Resolution, Resolved, Unreadable,
 };
 
 /// Resolves a record and writes the entry of the audit, on a connection that is in a transaction. After `Stale` or an
@@ -93,17 +93,18 @@ pub(in crate::store) async fn audit<B: Backend>(
         .number(filter.within.map(micros))
         .number(limit as i64 + 1);
     let rows = backend.read(query).await?;
-    let entries = rows.iter().take(limit).map(entry);
-    let entries = entries.collect::<Result<Vec<_>, _>>()?;
-    let last = entries
-        .len()
-        .checked_sub(1)
-        .filter(|_| rows.len() > limit)
-        .map(|last| rows[last].number(0).map_err(unreadable))
-        .transpose()?;
+    let numbers = rows.iter().take(limit).map(|row| {
+        let number = row.number(0).map_err(unreadable)?;
+        Ok::<_, StoreError>(number.to_string())
+    });
+    let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+    let last = numbers.last().filter(|_| rows.len() > limit);
+    let next = last.map(|number| Cursor::new(number.as_str()));
+    let (entries, unreadable) = Unreadable::sort(numbers.into_iter().zip(rows.iter().map(entry)))?;
     Ok(AuditPage {
         entries,
-        next: last.map(|number| Cursor::new(number.to_string())),
+        unreadable,
+        next,
     })
 }
 

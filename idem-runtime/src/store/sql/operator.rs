@@ -6,14 +6,14 @@ use async_trait::async_trait;
 
 use super::transitions::{has_stuck_index, id_after};
 use super::{Backend, Dialect, Readable, Table, corrupt, declare_statements, unreadable};
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{State, Timestamp};
-use crate::store::Store;
 use crate::store::operator::{
     Count, Counting, Finding, MigrationPlan, OperatorStore, PendingMigration, RecordStats, Stats,
-    StepOfRecord, StuckIndex, key_space,
+    StepOfRecord, StepsOfRecord, StuckIndex, key_space,
 };
+use crate::store::{Store, Unreadable};
 
 declare_statements! {
     /// Statements for operators.
@@ -61,11 +61,17 @@ impl<S: SqlOperator> OperatorStore for S {
         &self,
         id: &RecordId,
         with_payloads: bool,
-    ) -> Result<Vec<StepOfRecord>, StoreError> {
+    ) -> Result<StepsOfRecord, StoreError> {
         let statements = self.operator_statements();
         let query = statements.steps_of.query().bytes(&id.as_bytes()[..]);
         let rows = self.read(query.number(i64::from(with_payloads))).await?;
-        rows.iter().map(step).collect()
+        let steps = rows.iter().map(|row| {
+            // A name that cannot be read is the error of its step.
+            let name = row.text(0).unwrap_or_default();
+            (name.to_owned(), step(row))
+        });
+        let (list, unreadable) = Unreadable::sort(steps)?;
+        Ok(StepsOfRecord { list, unreadable })
     }
 
     async fn stats(&self, counting: Counting) -> Result<Stats, StoreError> {
@@ -84,9 +90,18 @@ impl<S: SqlOperator> OperatorStore for S {
         };
         let scale = sample.as_ref().map(Sample::scale);
         let rows = self.read(query).await?;
-        let groups = rows.iter().map(|row| group(row, scale));
-        let groups = groups.collect::<Result<Vec<_>, _>>()?;
+        let (mut groups, mut unreadable) = (Vec::new(), Count::Exactly(0));
+        for row in &rows {
+            match group(row, scale) {
+                Ok(group) => groups.push(group),
+                Err(error) if error.kind() == StoreErrorKind::Corrupt => {
+                    unreadable = unreadable + number_of(row, scale)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
         let mut stats = Stats::of_groups(groups, sample.map(|it| it.size));
+        stats.unreadable = unreadable;
         add_purge_queue(self, &mut stats).await?;
         Ok(stats)
     }
@@ -250,6 +265,12 @@ async fn add_purge_queue<S: SqlOperator>(store: &S, stats: &mut Stats) -> Result
     Ok(())
 }
 
+/// Reads the number of records from a row of the part `groups`.
+fn number_of<R: Readable>(row: &R, scale: Option<f64>) -> Result<Count, StoreError> {
+    let number = row.number(2).map_err(unreadable)?;
+    Ok(key_space::scaled(number.max(0).cast_unsigned(), scale))
+}
+
 /// Reads a row of the part `groups`. A sample has a scale.
 fn group<R: Readable>(row: &R, scale: Option<f64>) -> Result<RecordStats, StoreError> {
     let number = |column| {
@@ -261,7 +282,7 @@ fn group<R: Readable>(row: &R, scale: Option<f64>) -> Result<RecordStats, StoreE
     Ok(RecordStats {
         operation: row.text(0).map_err(unreadable)?.to_owned(),
         state: State::from_stored(state).ok_or_else(|| corrupt("state"))?,
-        count: key_space::scaled(number(2)?, scale),
+        count: number_of(row, scale)?,
         stuck: key_space::scaled(number(3)?, scale),
         oldest: span(4)?,
         shortest_retention: span(5)?,

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use crate::error::StoreError;
-use crate::key::{Operation, RecordId};
+use crate::key::{Operation, RecordId, hex};
 use crate::record::{Owner, Payload, Timestamp};
 use crate::store::sql::rows::{corrupt, unreadable};
 use crate::store::sql::transitions::{fenced, resolved};
 use crate::store::sql::{Backend, Query, Readable, Statement, span};
-use crate::store::{FencedWrite, RecoveryInput, Resolved};
+use crate::store::{FencedWrite, RecoveryInput, Resolved, Unreadable};
 
 pub(in crate::store) async fn save_input(
     backend: &impl Backend,
@@ -32,7 +32,18 @@ pub(in crate::store) async fn due_inputs(
     let query = backend.statements().due_inputs.query();
     let query = query.text(operation.as_str()).number(i64::from(limit));
     let rows = backend.read(query).await?;
-    rows.iter().map(input).collect()
+    let inputs = rows.iter().map(|row| {
+        let id = row
+            .bytes(0)
+            .map_or_else(|_| String::new(), |id| hex::encode(&id));
+        (id, input(row))
+    });
+    let (inputs, unreadable) = Unreadable::sort(inputs)?;
+    for Unreadable { name, problem } in unreadable {
+        // The inputs of other calls are due, too.
+        tracing::warn!(target: "idem", record = name, problem, "a recovery input cannot be read, passing over it");
+    }
+    Ok(inputs)
 }
 
 /// Postpones the input, and adds this number to its count of recoveries.

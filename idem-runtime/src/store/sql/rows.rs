@@ -172,17 +172,21 @@ pub(in crate::store) fn payload(
     }
 }
 
+/// Remedy for a row that somebody changed by hand. It may be a good record but for one column, so nothing says to delete it.
+const REPAIR: &str =
+    "repair it from a backup or the database's log, because its work may have been done";
+
 pub(in crate::store) fn corrupt(column: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
-        format!("a row holds what no idem store writes in column `{column}`, repair or delete it"),
+        format!("a row holds what no idem store writes in column `{column}`; {REPAIR}"),
     )
 }
 
 pub(in crate::store) fn unreadable(source: sqlx::Error) -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
-        "a row holds a value of a type that no idem store writes, repair or delete it",
+        format!("a row holds a value of a type that no idem store writes; {REPAIR}"),
     )
     .with_source(source)
 }

@@ -8,11 +8,12 @@
 -- `template.rs` explains sections and markers.
 
 -- part: expired
--- The record is absent for claims, and purging deletes it.
+-- The record is absent for claims, and purging deletes it. The difference cannot overflow, as a sum could: somebody may have
+-- set the retention by hand, to keep a record for ever.
 CASE {it}state
-    WHEN 'running' THEN {it}on_crash = 'rerun' AND {it}lease_until + {it}retention <= {now}
+    WHEN 'running' THEN {it}on_crash = 'rerun' AND {it}lease_until <= {now} - {it}retention
     WHEN 'interrupted' THEN false
-    ELSE {it}ended_at + {it}retention <= {now}
+    ELSE {it}ended_at <= {now} - {it}retention
 END
 
 -- part: unsettled
@@ -170,19 +171,20 @@ ORDER BY entry DESC LIMIT ?5
 
 -- part: listed
 -- Records of a page: those between two ids that match the filter in parameters 3 to 7. Where a comparison ignores trailing
--- blanks, the length does not.
+-- blanks, the length does not. A row without a time that its state requires has neither expired nor not: it is listed, so
+-- that it is named.
 id > ?1 AND id <= ?2
     AND (?3 IS NULL OR state = ?3)
     AND (?4 IS NULL OR operation = ?4 AND length(operation) = length(?4))
     AND (?5 = 0 OR state = 'running' AND lease_until <= {now})
     AND (?6 = 0 OR {unsettled})
     AND (?7 IS NULL OR {now} - first_claimed_at >= ?7)
-    AND NOT ({expired})
+    AND ({expired}) IS NOT TRUE
 ORDER BY id LIMIT ?8
 
 -- name: list
--- Reads for an operator, who resolves by what was observed.
-SELECT {record} FROM {records} WHERE {listed}
+-- Reads for an operator, who resolves by what was observed. The id names a row whose record cannot be read.
+SELECT {record}, id FROM {records} WHERE {listed}
 
 -- part: columns_of_summary
 -- Columns of a record, with its size in place of its result.
@@ -192,7 +194,7 @@ id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_tok
 
 -- part: summary
 -- Columns that `transitions::summary` reads.
-{record}, payload_size, owner
+{record}, payload_size, owner, id
 
 -- name: summaries
 -- As above.

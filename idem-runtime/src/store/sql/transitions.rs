@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::key::RecordId;
+use crate::key::{RecordId, hex};
 use crate::record::{
     FencingToken, MemberDigests, Observation, Outcome, Owner, OwnerLabel, Payload, Record, State,
     Timestamp, micros,
@@ -13,7 +13,7 @@ use crate::store::operator::key_space;
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, corrupt, span, unreadable};
 use crate::store::{
     AttemptLog, Attempts, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Page,
-    PageRequest, Purged, RecordSummary, Resolution, Resolved, SummaryPage,
+    PageRequest, Purged, RecordSummary, Resolution, Resolved, SummaryPage, Unreadable,
 };
 
 /// Backend that runs the statements of a store.
@@ -311,17 +311,20 @@ pub(in crate::store) async fn attempts<B: Backend>(
     let owner = row.text_or_null(owner).map_err(unreadable)?;
     let began_at = row.number_or_null(began_at).map_err(unreadable)?;
     let history = row.text_or_null(history).map_err(unreadable)?;
-    let owner = owner.map(owner_label).transpose()?;
+    let members = row.bytes_or_null(members).map_err(unreadable)?;
+    // The record is good without these, and an operator needs it.
+    let mut passed_over = Vec::new();
+    let owner = Unreadable::part("owner", owner.map(owner_label), &mut passed_over);
+    let members = members
+        .map(|members| MemberDigests::from_bytes(&members).ok_or_else(|| corrupt("members")));
+    let members = Unreadable::part("members", members, &mut passed_over);
     let log = AttemptLog::from_parts(
         owner,
         began_at.map(Timestamp::from_micros),
         history.unwrap_or_default().to_owned(),
     );
-    let members = row.bytes_or_null(members).map_err(unreadable)?;
-    let members = members
-        .map(|members| MemberDigests::from_bytes(&members).ok_or_else(|| corrupt("members")))
-        .transpose()?;
-    Ok(Some(log.attempts(record).with_members(members)))
+    let attempts = log.attempts(record).with_members(members);
+    Ok(Some(attempts.with_unreadable(passed_over)))
 }
 
 /// Adds a replay to the history of the record that has this fencing token.
@@ -369,8 +372,7 @@ impl Window {
         filter: &Filter,
         page: &PageRequest,
     ) -> Result<Self, StoreError> {
-        let (after, limit) = page.in_id_order()?;
-        let after = after.map_or_else(Vec::new, |id| id.as_bytes().to_vec());
+        let (after, limit) = position(page)?;
         // Without a filter most records match. One more than the limit shows that there is a next page.
         let others = match *filter == Filter::default() {
             true => page.limit,
@@ -397,18 +399,76 @@ impl Window {
             .number(self.limit as i64 + 1)
     }
 
-    /// Start of the next page after one with these ids: those of all rows, of which the page shows at most the limit.
-    fn next<'a>(
-        &self,
-        mut ids: impl ExactSizeIterator<Item = &'a RecordId>,
-    ) -> Result<Option<Cursor>, StoreError> {
-        if ids.len() > self.limit {
-            return Ok(ids.nth(self.limit - 1).map(Cursor::after));
+    /// Reads the rows. If the database cannot send one of them, the window becomes smaller until it ends before that row, or
+    /// holds that row alone, which is then returned by name.
+    async fn read<B: Backend>(
+        &mut self,
+        backend: &B,
+        statement: &Statement,
+        filter: &Filter,
+    ) -> Result<(Vec<B::Row>, Option<Unreadable>), StoreError> {
+        let mut size = MAX_EXAMINED;
+        loop {
+            let error = match backend.read(self.query(statement, filter)).await {
+                Err(error) if error.kind() == StoreErrorKind::Corrupt => error,
+                rows => return Ok((rows?, None)),
+            };
+            let is_single = size == 1;
+            size = (size / 8).max(1);
+            let last = id_after(backend, &self.after, size - 1).await?;
+            if let (true, Some(id)) = (is_single, &last) {
+                let unreadable = Unreadable::new(hex::encode(id), &error);
+                self.until = last;
+                return Ok((Vec::new(), Some(unreadable)));
+            }
+            if is_single {
+                // The row is gone, and so are all after it.
+                return Err(error);
+            }
+            // Without so many rows, the window stays as it is, and becomes smaller next time.
+            self.until = last.or(self.until.take());
         }
-        let until = self.until.as_deref();
-        let until = until.map(|id| id.try_into().map_err(|_| corrupt("id")));
-        let until = until.transpose()?.map(RecordId::from_bytes);
-        Ok(until.as_ref().map(Cursor::after))
+    }
+
+    /// Reads the rows of a page, of which there may be one more than the limit. Returns what the page shows, the rows that
+    /// cannot be read, and the start of the next page.
+    fn page<R: Readable, T>(
+        &self,
+        rows: &[R],
+        id_column: usize,
+        item: impl Fn(&R) -> Result<T, StoreError>,
+    ) -> Result<(Vec<T>, Vec<Unreadable>, Option<Cursor>), StoreError> {
+        let names = rows.iter().take(self.limit).map(|row| {
+            let id = row.bytes(id_column).map_err(unreadable)?;
+            Ok::<_, StoreError>(hex::encode(&id))
+        });
+        let names = names.collect::<Result<Vec<_>, _>>()?;
+        let next = match rows.len() > self.limit {
+            true => names.last().map(|id| Cursor::new(id.as_str())),
+            false => self.until.as_deref().map(|id| Cursor::new(hex::encode(id))),
+        };
+        let (items, unreadable) = Unreadable::sort(names.into_iter().zip(rows.iter().map(item)))?;
+        Ok((items, unreadable, next))
+    }
+}
+
+/// Id after which a page begins, and its maximum number of records. The id may have any length: somebody may have changed
+/// it by hand.
+fn position(page: &PageRequest) -> Result<(Vec<u8>, usize), StoreError> {
+    let id = page
+        .after
+        .as_ref()
+        .map(|after| hex::decode_any(after.as_str()));
+    match id {
+        Some(Some(id)) if !id.is_empty() && page.limit > 0 => Ok((id, page.limit as usize)),
+        // None, or one for the error.
+        _ => {
+            let (after, limit) = page.in_id_order()?;
+            Ok((
+                after.map_or_else(Vec::new, |id| id.as_bytes().to_vec()),
+                limit,
+            ))
+        }
     }
 }
 
@@ -429,14 +489,16 @@ pub(in crate::store) async fn list<B: Backend>(
     filter: &Filter,
     page: &PageRequest,
 ) -> Result<Page, StoreError> {
-    let window = Window::of(backend, filter, page).await?;
-    let query = window.query(&backend.statements().list, filter);
-    let rows = backend.read(query).await?;
-    let records = rows.iter().map(B::record);
-    let mut records = records.collect::<Result<Vec<_>, _>>()?;
-    let next = window.next(records.iter().map(|record| &record.id))?;
-    records.truncate(window.limit);
-    Ok(Page { records, next })
+    let mut window = Window::of(backend, filter, page).await?;
+    let list = &backend.statements().list;
+    let (rows, withheld) = window.read(backend, list, filter).await?;
+    let (records, mut unreadable, next) = window.page(&rows, B::RECORD_COLUMNS, B::record)?;
+    unreadable.extend(withheld);
+    Ok(Page {
+        records,
+        unreadable,
+        next,
+    })
 }
 
 /// Lists records without their results. Stuck records are found by their index, if there is one.
@@ -446,10 +508,10 @@ pub(in crate::store) async fn summaries<B: Backend>(
     page: &PageRequest,
 ) -> Result<SummaryPage, StoreError> {
     let statements = backend.statements();
-    let (window, statement) = if filter.stuck && has_stuck_index(backend).await? {
-        let (after, limit) = page.in_id_order()?;
+    let (mut window, statement) = if filter.stuck && has_stuck_index(backend).await? {
+        let (after, limit) = position(page)?;
         let window = Window {
-            after: after.map_or_else(Vec::new, |id| id.as_bytes().to_vec()),
+            after,
             until: None,
             limit,
         };
@@ -460,12 +522,15 @@ pub(in crate::store) async fn summaries<B: Backend>(
             &statements.summaries,
         )
     };
-    let rows = backend.read(window.query(statement, filter)).await?;
-    let summaries = rows.iter().map(summary::<B>);
-    let mut summaries = summaries.collect::<Result<Vec<_>, _>>()?;
-    let next = window.next(summaries.iter().map(|it| &it.record.id))?;
-    summaries.truncate(window.limit);
-    Ok(SummaryPage { summaries, next })
+    let (rows, withheld) = window.read(backend, statement, filter).await?;
+    let id_column = B::RECORD_COLUMNS + 2;
+    let (summaries, mut unreadable, next) = window.page(&rows, id_column, summary::<B>)?;
+    unreadable.extend(withheld);
+    Ok(SummaryPage {
+        summaries,
+        unreadable,
+        next,
+    })
 }
 
 /// Returns true if the optional index of stuck records exists and is complete.
@@ -484,7 +549,8 @@ fn summary<B: Backend>(row: &B::Row) -> Result<RecordSummary, StoreError> {
         payload.size = row.number(size).map_err(unreadable)?.max(0).cast_unsigned();
     }
     let owner = row.text_or_null(owner).map_err(unreadable)?;
-    summary.owner = owner.map(owner_label).transpose()?;
+    // The record is good without the label, and `attempts` names a label that cannot be read.
+    summary.owner = owner.and_then(|owner| owner_label(owner).ok());
     Ok(summary)
 }
 

@@ -182,7 +182,7 @@ RETURNING state
 -- check of the lease, a renewal would be overwritten.
 UPDATE {records} AS r SET
     state = CASE
-        WHEN r.state = 'running' AND r.lease_until + r.retention <= {now} THEN 'interrupted'
+        WHEN r.state = 'running' AND r.lease_until <= {now} - r.retention THEN 'interrupted'
         ELSE r.state
     END,
     purge_after = CASE

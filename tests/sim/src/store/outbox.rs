@@ -164,7 +164,7 @@ impl Messages for SimStore {
         _: &MessageAuditFilter,
         _: i64,
         _: u32,
-    ) -> Result<Vec<(i64, MessageEntry)>, StoreError> {
+    ) -> Result<Vec<(i64, Result<MessageEntry, StoreError>)>, StoreError> {
         Ok(Vec::new())
     }
 

@@ -1,0 +1,348 @@
+//! Rows and keys that somebody changed by hand: listings pass over them and name them, on each store.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use idem_runtime::record::{OwnerLabel, Payload};
+use idem_runtime::store::operator::{Counting, OperatorStore};
+use idem_runtime::store::{
+    AuditFilter, ClaimRequest, Cursor, Filter, PageRequest, Resolution, Unreadable,
+};
+use idem_runtime::{MySqlStore, OnCrash, PostgresStore, RecordId, SqliteStore, State, Store};
+use idem_tests::backends;
+
+use crate::records::{by_hand, claim, outcome, own};
+use crate::steps::Tables;
+
+/// Changes that leave no record that a store writes.
+const EDITS: [&str; 8] = [
+    "operation = 'renamed'",
+    "scope = 'another'",
+    "state = 'asleep'",
+    "on_crash = 'perhaps'",
+    "attempt = 0",
+    "codec = NULL",
+    "ended_at = NULL",
+    "claim_id = NULL, state = 'running', ended_at = NULL, codec = NULL, payload = NULL",
+];
+
+/// What a listing found: ids of records, and names of those that cannot be read.
+type Found = (BTreeSet<String>, BTreeSet<String>);
+
+fn names(unreadable: &[Unreadable]) -> impl Iterator<Item = String> {
+    unreadable.iter().map(|it| {
+        assert!(!it.problem.contains("delete it"), "{it:?}");
+        it.name.clone()
+    })
+}
+
+/// Lists all records twice: with and without their results. Every record is on one page.
+async fn listed(store: &impl Store, filter: &Filter, limit: u32) -> Found {
+    let mut all: Vec<Found> = Vec::new();
+    for with_results in [true, false] {
+        let (mut good, mut bad) = Found::default();
+        let mut after: Option<Cursor> = None;
+        for _ in 0..1000 {
+            let page = PageRequest { limit, after };
+            let (ids, unreadable, next): (Vec<RecordId>, _, _) = if with_results {
+                let page = store.list(filter, &page).await.unwrap();
+                let ids = page.records.iter().map(|it| it.id).collect();
+                (ids, page.unreadable, page.next)
+            } else {
+                let page = store.summaries(filter, &page).await.unwrap();
+                let ids = page.summaries.iter().map(|it| it.record.id).collect();
+                (ids, page.unreadable, page.next)
+            };
+            for id in ids {
+                assert!(good.insert(id.to_string()), "{id} is on two pages");
+            }
+            for name in names(&unreadable) {
+                assert!(bad.insert(name.clone()), "{name} is named twice");
+            }
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert!(after.is_none(), "the listing does not end");
+        all.push((good, bad));
+    }
+    assert_eq!(all[0], all[1]);
+    all.remove(0)
+}
+
+fn ids<'a>(claims: impl IntoIterator<Item = &'a ClaimRequest>) -> BTreeSet<String> {
+    claims.into_iter().map(|it| it.id.to_string()).collect()
+}
+
+/// A page names the records that cannot be read, and lists the others.
+async fn listings_name_what_they_pass_over<S: Tables + OperatorStore>() {
+    let (store, pool) = S::here().await;
+    let good: Vec<_> = (0..5)
+        .map(|number| claim(&format!("good-{number}")))
+        .collect();
+    let bad: Vec<_> = (0..EDITS.len())
+        .map(|number| claim(&format!("bad-{number}")))
+        .collect();
+    for claim in good.iter().chain(&bad) {
+        let owner = own(&store, claim).await;
+        store.complete(&owner, &outcome(b"1")).await.unwrap();
+    }
+    for (number, edit) in EDITS.iter().enumerate() {
+        let edit = format!("UPDATE idem_records SET {edit} WHERE idempotency_key = 'bad-{number}'");
+        S::execute(&pool, &edit).await;
+    }
+    // Somebody who wants to keep a record for ever leaves a good one.
+    let forever =
+        "UPDATE idem_records SET retention = 9223372036854775807 WHERE idempotency_key = 'good-0'";
+    S::execute(&pool, forever).await;
+    for limit in [1, 2, 3, 100] {
+        let found = listed(&store, &Filter::default(), limit).await;
+        assert_eq!(found, (ids(&good), ids(&bad)), "limit {limit}");
+    }
+    let completed = Filter {
+        state: Some(State::Completed),
+        ..Filter::default()
+    };
+    let (found, _) = listed(&store, &completed, 2).await;
+    assert_eq!(found, ids(&good));
+    let stats = store.stats(Counting::Exactly).await.unwrap();
+    assert_eq!(
+        stats.unreadable.number(),
+        1,
+        "the state that does not exist: {stats:?}"
+    );
+    assert_eq!(
+        stats.records().number() as usize,
+        good.len() + bad.len() - 1
+    );
+    // A purge of the others is not stopped.
+    store.purge(100).await.unwrap();
+}
+
+/// Records that are stuck are listed beside one that was changed by hand, with and without their index.
+async fn stuck_records_are_listed_beside_an_edited_one<S: Tables + OperatorStore>() {
+    let (store, pool) = S::here().await;
+    let claims: Vec<_> = (0..4).map(|number| claim(&format!("k{number}"))).collect();
+    for claim in &claims {
+        let owner = own(&store, claim).await;
+        store.interrupt(&owner).await.unwrap();
+    }
+    S::execute(
+        &pool,
+        "UPDATE idem_records SET operation = 'renamed' WHERE idempotency_key = 'k2'",
+    )
+    .await;
+    let stuck = Filter {
+        stuck: true,
+        ..Filter::default()
+    };
+    let expected = (ids([&claims[0], &claims[1], &claims[3]]), ids([&claims[2]]));
+    assert_eq!(listed(&store, &stuck, 1).await, expected);
+    assert_eq!(listed(&store, &stuck, 100).await, expected);
+    store.create_stuck_index().await.unwrap();
+    assert_eq!(listed(&store, &stuck, 1).await, expected);
+    assert_eq!(listed(&store, &stuck, 100).await, expected);
+}
+
+/// An entry of the audit, the label of an owner, and a recovery input, each changed by hand, stop no other.
+async fn what_is_beside_records_is_passed_over<S: Tables + OperatorStore>() {
+    let (store, pool) = S::here().await;
+    let audit = store.audit().unwrap();
+    let mut claims = Vec::new();
+    for number in 0..3 {
+        let claim = ClaimRequest {
+            owner_label: Some(OwnerLabel::new("web-1").unwrap()),
+            ..claim(&format!("k{number}"))
+        };
+        let owner = own(&store, &claim).await;
+        let input = Payload {
+            codec: "json/1".into(),
+            bytes: b"1"[..].into(),
+        };
+        let recovery = store.recovery().unwrap();
+        recovery
+            .save_input(&owner, &input, Duration::ZERO)
+            .await
+            .unwrap();
+        store.interrupt(&owner).await.unwrap();
+        let record = store.get(&claim.id).await.unwrap().unwrap();
+        if number > 0 {
+            let observed = record.observation();
+            audit
+                .resolve_by_hand(&observed, &Resolution::Release, &by_hand())
+                .await
+                .unwrap();
+        }
+        claims.push(claim);
+    }
+    S::execute(
+        &pool,
+        "UPDATE idem_records_audit SET action = 'forgot' WHERE idempotency_key = 'k1'",
+    )
+    .await;
+    S::execute(
+        &pool,
+        "UPDATE idem_records SET owner = 'a\nb' WHERE idempotency_key = 'k0'",
+    )
+    .await;
+    S::execute(&pool, "UPDATE idem_records_recovery SET recoveries = -1 WHERE id IN (SELECT id FROM idem_records WHERE idempotency_key = 'k0')").await;
+
+    let mut seen = (0, 0);
+    let mut page = PageRequest {
+        limit: 1,
+        after: None,
+    };
+    loop {
+        let found = audit.audit(&AuditFilter::default(), &page).await.unwrap();
+        seen = (
+            seen.0 + found.entries.len(),
+            seen.1 + names(&found.unreadable).count(),
+        );
+        page.after = found.next;
+        if page.after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, (1, 1));
+
+    let attempts = store.attempts().unwrap();
+    let attempts = attempts.attempts(&claims[0].id).await.unwrap().unwrap();
+    assert_eq!(names(&attempts.unreadable).collect::<Vec<_>>(), ["owner"]);
+    assert_eq!((attempts.owner(), attempts.list.len()), (None, 1));
+    let (found, bad) = listed(&store, &Filter::default(), 100).await;
+    assert_eq!((found, bad.len()), (ids(&claims), 0));
+
+    let due = store
+        .recovery()
+        .unwrap()
+        .due(&claims[0].identity.operation, 10)
+        .await
+        .unwrap();
+    let due: BTreeSet<_> = due.iter().map(|it| it.id.to_string()).collect();
+    assert_eq!(due, ids([&claims[1], &claims[2]]));
+}
+
+macro_rules! on_each_database {
+    ($($(#[$attribute:meta])* $name:ident: $store:ty),*) => {$(
+        mod $name {
+            use super::*;
+
+            #[tokio::test]
+            $(#[$attribute])*
+            async fn listings_name_what_they_pass_over() {
+                super::listings_name_what_they_pass_over::<$store>().await;
+            }
+
+            #[tokio::test]
+            $(#[$attribute])*
+            async fn stuck_records_are_listed_beside_an_edited_one() {
+                super::stuck_records_are_listed_beside_an_edited_one::<$store>().await;
+            }
+
+            #[tokio::test]
+            $(#[$attribute])*
+            async fn what_is_beside_records_is_passed_over() {
+                super::what_is_beside_records_is_passed_over::<$store>().await;
+            }
+        }
+    )*};
+}
+
+on_each_database!(
+    sqlite: SqliteStore,
+    #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+    postgres: PostgresStore,
+    #[ignore = "needs MySQL: cargo xtask test runs it"]
+    mysql: MySqlStore
+);
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn keys_of_redis_that_hold_something_else_are_passed_over() {
+    let keys = backends::redis().await.unwrap();
+    let url = backends::variable(backends::REDIS).unwrap();
+    let store = idem_runtime::RedisStore::connect(&url).await.unwrap();
+    let store = store.with_prefix(&keys.prefix).unwrap();
+    let mut connection = keys
+        .client
+        .get_multiplexed_async_connection()
+        .await
+        .unwrap();
+    let mut run = async |command: &[&str]| {
+        let mut redis = ::redis::cmd(command[0]);
+        let ran: ::redis::RedisResult<::redis::Value> =
+            redis.arg(&command[1..]).query_async(&mut connection).await;
+        ran.unwrap()
+    };
+    let good: Vec<_> = (0..5)
+        .map(|number| claim(&format!("good-{number}")))
+        .collect();
+    let bad: Vec<_> = (0..5)
+        .map(|number| claim(&format!("bad-{number}")))
+        .collect();
+    let key = |claim: &ClaimRequest| format!("{}{}", keys.prefix, claim.id);
+    for claim in good.iter().chain(&bad) {
+        let claim = ClaimRequest {
+            on_crash: OnCrash::Refuse,
+            ..claim.clone()
+        };
+        let owner = own(&store, &claim).await;
+        store.interrupt(&owner).await.unwrap();
+    }
+    run(&["SET", &key(&bad[0]), "something else"]).await;
+    run(&["HSET", &key(&bad[1]), "status", "odd"]).await;
+    run(&["HSET", &key(&bad[2]), "request", "odd"]).await;
+    run(&["HDEL", &key(&bad[3]), "request"]).await;
+    run(&["HDEL", &key(&bad[4]), "status"]).await;
+    run(&["HSET", &key(&good[0]), "owner", "a\nb"]).await;
+    let stuck = Filter {
+        stuck: true,
+        ..Filter::default()
+    };
+    for filter in [Filter::default(), stuck] {
+        for limit in [1, 2, 100] {
+            let found = listed(&store, &filter, limit).await;
+            assert_eq!(found, (ids(&good), ids(&bad)), "limit {limit}");
+        }
+    }
+    let stats = store.stats(Counting::Exactly).await.unwrap();
+    assert_eq!(stats.unreadable.number() as usize, bad.len());
+    assert_eq!(stats.records().number() as usize, good.len());
+    store.purge(100).await.unwrap();
+
+    // Parts of a record, its steps, and its audit.
+    let attempts = store.attempts().unwrap();
+    let attempts = attempts.attempts(&good[0].id).await.unwrap().unwrap();
+    assert_eq!(names(&attempts.unreadable).collect::<Vec<_>>(), ["owner"]);
+    run(&[
+        "HSET",
+        &key(&good[1]),
+        "step:good",
+        "6:json/11",
+        "step:bad",
+        "odd",
+    ])
+    .await;
+    let steps = store.steps_of(&good[1].id, true).await.unwrap();
+    assert_eq!(steps.list.len(), 1, "{steps:?}");
+    assert_eq!(names(&steps.unreadable).collect::<Vec<_>>(), ["step:bad"]);
+    let audit = store.audit().unwrap();
+    for claim in &good[2..4] {
+        let record = store.get(&claim.id).await.unwrap().unwrap();
+        let (observed, change) = (record.observation(), by_hand());
+        let resolved = audit.resolve_by_hand(&observed, &Resolution::Release, &change);
+        resolved.await.unwrap();
+    }
+    let entries = format!("{}audit:{{{}}}", keys.prefix, key(&good[2]));
+    run(&["LSET", &entries, "0", "odd"]).await;
+    let page = audit
+        .audit(&AuditFilter::default(), &PageRequest::default())
+        .await
+        .unwrap();
+    assert_eq!(page.entries.len(), 1, "{page:?}");
+    assert_eq!(
+        names(&page.unreadable).collect::<BTreeSet<_>>(),
+        ids([&good[2]])
+    );
+}
