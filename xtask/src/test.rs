@@ -96,8 +96,8 @@ pub(crate) fn postgres_versions(run: &mut Run) -> anyhow::Result<()> {
         match installed.and_then(|it| it.postgres_version()) {
             Ok(version) => {
                 let name = set.name();
-                let filters = &["postgres", "pg_bouncer"];
-                jobs.push(conformance(run, &built, &name, set, "postgres", filters)?);
+                let job = conformance(run, &built, &name, set, "postgres", "postgres")?;
+                jobs.push(job);
                 versions.push((name, version));
             }
             Err(error) => run.not_run(&format!("PostgreSQL {major}: {error:#}")),
@@ -125,8 +125,8 @@ struct Newest {
     release: Release,
     /// Name of the server that is started.
     server: &'static str,
-    /// Parts of the names of its cases.
-    filters: &'static [&'static str],
+    /// Part of the names of its cases.
+    filter: &'static str,
 }
 
 /// The newest releases, except MySQL, on which all tests run.
@@ -134,27 +134,27 @@ const NEWEST: &[Newest] = &[
     Newest {
         release: Release::POSTGRES,
         server: "postgres",
-        filters: &["postgres"],
+        filter: "postgres",
     },
     Newest {
         release: Release::PG_BOUNCER,
         server: "postgres",
-        filters: &["pg_bouncer"],
+        filter: "pg_bouncer",
     },
     Newest {
         release: Release::MARIA_DB,
         server: "mariadb",
-        filters: &["mariadb::"],
+        filter: "mariadb::",
     },
     Newest {
         release: Release::REDIS,
         server: "redis",
-        filters: &["redis::"],
+        filter: "redis::",
     },
     Newest {
         release: Release::VALKEY,
         server: "valkey",
-        filters: &["redis::"],
+        filter: "redis::",
     },
 ];
 
@@ -171,7 +171,7 @@ fn newest(run: &Run, built: &[Program], embedded: bool, set: Set) -> anyhow::Res
         .filter(|it| !embedded && it.release.programs().is_ok())
         // All tests run on the others.
         .filter(|it| set != Set::Newest || it.release == Release::VALKEY);
-    jobs.map(|it| conformance(run, built, &it.name(), Set::Newest, it.server, it.filters))
+    jobs.map(|it| conformance(run, built, &it.name(), Set::Newest, it.server, it.filter))
         .collect()
 }
 
@@ -182,35 +182,28 @@ fn conformance(
     name: &str,
     set: Set,
     server: &str,
-    filters: &[&str],
+    filter: &str,
 ) -> anyhow::Result<Job> {
-    let own = std::env::current_exe()?;
     let program = built
         .iter()
         .find(|it| it.is_test && it.target.name == "conformance")
         .context("cargo built no conformance table")?;
-    for filter in filters {
-        let mut list = run.command(&program.path, Path::new("."));
-        let listed = list.args(["--list", filter]).output()?;
-        let cases = String::from_utf8_lossy(&listed.stdout).contains(": test");
-        anyhow::ensure!(
-            cases,
-            "no case of the conformance table has {filter:?} in its name"
-        );
+    let mut list = run.command(&program.path, Path::new("."));
+    let listed = list.args(["--list", filter]).output()?;
+    let has_cases = String::from_utf8_lossy(&listed.stdout).contains(": test");
+    anyhow::ensure!(
+        has_cases,
+        "no case of the conformance table has {filter:?} in its name"
+    );
+    let mut command = run.command(std::env::current_exe()?, Path::new("."));
+    for variable in servers::variables() {
+        command.env_remove(variable);
     }
-    // The program accepts one filter.
-    let commands = filters.iter().map(|filter| {
-        let mut command = run.command(&own, Path::new("."));
-        for variable in servers::variables() {
-            command.env_remove(variable);
-        }
-        command.args(["servers", "--servers", &set.name(), "--only", server, "--"]);
-        command.arg(&program.path).arg(filter);
-        command
-    });
+    command.args(["servers", "--servers", &set.name(), "--only", server, "--"]);
+    command.arg(&program.path).arg(filter);
     Ok(Job {
         name: name.to_owned(),
-        commands: commands.collect(),
+        commands: vec![command],
     })
 }
 
