@@ -6,11 +6,12 @@
 //! until the server is removed; a private server is removed after the tests.
 
 use std::str::FromStr as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore};
+use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store};
 use idem_servers::{Options, Server};
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClient;
@@ -39,7 +40,7 @@ pub const NATS: &str = "IDEM_TEST_NATS_URL";
 
 /// Maximum of connections in a pool: fewer than the tasks of the busiest test, so that they queue as in a service.
 const CONNECTIONS: u32 = 20;
-const CONNECTED_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const CONNECTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A client of Redis, and the prefix of the caller's keys.
 #[derive(Debug, Clone)]
@@ -276,37 +277,53 @@ pub async fn redis_cluster() -> anyhow::Result<Keys<ClusterClient>> {
 pub const OPERATION: &str = "tests.caller";
 
 /// Opens and migrates the store at this address: `sqlite://` and the path of a file, or the URL of a server. `pgbouncer://`
-/// is the address of a PgBouncer in transaction mode.
+/// is the address of a PgBouncer in transaction mode, and URLs of nodes of a Redis Cluster are separated by commas.
 ///
 /// # Errors
 ///
 /// The address belongs to no store, or the store cannot be opened or migrated.
 pub async fn open(address: &str) -> anyhow::Result<Idem> {
+    let store: Arc<dyn Store> = open_named(address, "").await?;
+    Ok(Idem::new(store).erased())
+}
+
+/// Opens and migrates the store with this table or prefix of keys at an [address](open). An empty name stands for the
+/// default.
+///
+/// # Errors
+///
+/// The address belongs to no store, or the store cannot be opened or migrated.
+pub async fn open_named(address: &str, name: &str) -> anyhow::Result<Arc<dyn OperatorStore>> {
     let (scheme, rest) = address
         .split_once("://")
         .with_context(|| format!("{address} is not the address of a store"))?;
-    Ok(match scheme {
-        "sqlite" => Idem::new(SqliteStore::open(rest).await?).erased(),
-        "postgres" => {
-            let store = PostgresStore::connect(address).await?;
-            store.migrate().await?;
-            Idem::new(store).erased()
-        }
+    macro_rules! named {
+        ($store:expr, $with_name:ident) => {{
+            let store = $store;
+            Arc::new(match name {
+                "" => store,
+                name => store.$with_name(name)?,
+            }) as Arc<dyn OperatorStore>
+        }};
+    }
+    let store = match scheme {
+        "sqlite" => named!(SqliteStore::open(rest).await?, with_table),
+        "postgres" => named!(PostgresStore::connect(address).await?, with_table),
         // Behind a PgBouncer in transaction mode.
         "pgbouncer" => {
             let store = PostgresStore::connect(&format!("postgres://{rest}")).await?;
-            let store = store.without_prepared_statements();
-            store.migrate().await?;
-            Idem::new(store).erased()
+            named!(store.without_prepared_statements(), with_table)
         }
-        "mysql" => {
-            let store = MySqlStore::connect(address).await?;
-            store.migrate().await?;
-            Idem::new(store).erased()
-        }
-        "redis" => Idem::new(RedisStore::connect(address).await?).erased(),
+        "mysql" => named!(MySqlStore::connect(address).await?, with_table),
+        "redis" if address.contains(',') => named!(
+            RedisStore::connect_cluster(address.split(',')).await?,
+            with_prefix
+        ),
+        "redis" => named!(RedisStore::connect(address).await?, with_prefix),
         _ => bail!("there is no store for {address}"),
-    })
+    };
+    store.apply_migrations().await?;
+    Ok(store)
 }
 
 /// Names the variable in an error, but not the URL in it, which may contain a password.

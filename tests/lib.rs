@@ -3,16 +3,22 @@
 
 pub mod backends;
 pub mod by_hand;
+pub mod claims;
 pub mod copies;
 pub mod ledger;
+pub mod places;
 pub mod proxy;
 pub mod ratio;
 pub mod recording;
 #[cfg(unix)]
 pub mod slow_disk;
 pub mod small_disk;
+pub mod sql;
 pub mod statements;
 pub mod steady;
+pub mod wait;
+
+pub use wait::until;
 
 /// Compiles the README's Rust code. Its quick start runs in a separate crate, see `it/outside.rs`.
 #[cfg(doctest)]

@@ -18,12 +18,9 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use idem_runtime::{
-    Call, Error, Idem, MySqlStore, PostgresStore, Provenance, RunOptions, Source, SqliteStore,
-    with_provenance,
-};
-use idem_tests::backends;
+use idem_runtime::{Call, Error, Idem, Provenance, RunOptions, Source, with_provenance};
 use idem_tests::ledger::Database;
+use idem_tests::{at_database, backends};
 use lexopt::{Parser, ValueExt as _};
 
 /// Retention of calls whose command names none.
@@ -68,15 +65,11 @@ async fn run() -> anyhow::Result<()> {
             let key = word()?;
             let timeout = milliseconds(&word()?)?;
             let (sql, value) = (word()?, word()?);
-            let answer = match address.split(':').next() {
-                Some("sqlite") => {
-                    transact::<SqliteStore>(&address, &key, timeout, &sql, &value).await
-                }
-                Some("postgres") => {
-                    transact::<PostgresStore>(&address, &key, timeout, &sql, &value).await
-                }
-                _ => transact::<MySqlStore>(&address, &key, timeout, &sql, &value).await,
-            };
+            let answer = at_database!(
+                &address,
+                S => transact::<S>(&address, &key, timeout, &sql, &value).await,
+                else bail!("{address} has no transactions")
+            );
             report(answer?);
         }
         "step" => {
@@ -84,11 +77,11 @@ async fn run() -> anyhow::Result<()> {
             let key = word()?;
             let lease = milliseconds(&word()?)?;
             let value = word()?;
-            let answer = match address.split(':').next() {
-                Some("sqlite") => step::<SqliteStore>(&address, &key, lease, &value).await,
-                Some("postgres") => step::<PostgresStore>(&address, &key, lease, &value).await,
-                _ => step::<MySqlStore>(&address, &key, lease, &value).await,
-            };
+            let answer = at_database!(
+                &address,
+                S => step::<S>(&address, &key, lease, &value).await,
+                else bail!("{address} has no transactions")
+            );
             report(answer?);
         }
         "purge" => {

@@ -129,7 +129,7 @@ impl Place {
             Name::RedisCluster => {
                 let cluster = RedisCluster::start(&options.set("cluster-node-timeout", "60000"))?;
                 return Ok(Self {
-                    address: format!("redis-cluster://{}", cluster.urls().join(",")),
+                    address: cluster.urls().join(","),
                     servers: Servers::Cluster(cluster),
                 });
             }

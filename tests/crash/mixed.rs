@@ -32,7 +32,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use idem_runtime::{Idem, MemoryStore, MySqlStore, PostgresStore, SqliteStore, State};
+use idem_runtime::{Idem, MemoryStore, State, Store};
+use idem_tests::{at_database, backends};
 use rand::RngExt;
 use tokio::sync::mpsc;
 
@@ -223,15 +224,11 @@ async fn find(
 
 /// Opens a handle for the supervisor.
 async fn open(address: &str) -> anyhow::Result<Idem> {
-    Ok(match address.split(':').next() {
-        Some("sqlite") => {
-            worker::handle(SqliteStore::open(&address["sqlite://".len()..]).await?).erased()
-        }
-        Some("memory") => worker::handle(MemoryStore::new()).erased(),
-        Some("postgres") => worker::handle(PostgresStore::connect(address).await?).erased(),
-        Some("mysql") => worker::handle(MySqlStore::connect(address).await?).erased(),
-        _ => worker::handle(worker::open_redis(address).await?).erased(),
-    })
+    let store: Arc<dyn Store> = match address {
+        "memory://" => Arc::new(MemoryStore::new()),
+        address => backends::open_named(address, "").await?,
+    };
+    Ok(worker::handle(store).erased())
 }
 
 /// Opens a handle on a server that has just been started. Retries, because a cluster may not serve immediately.
@@ -244,12 +241,7 @@ async fn open_at_last(address: &str) -> anyhow::Result<Idem> {
 
 /// Creates the tables.
 async fn prepare(address: &str) -> anyhow::Result<()> {
-    match address.split(':').next() {
-        Some("sqlite") => prepare_on::<SqliteStore>(address).await,
-        Some("postgres") => prepare_on::<PostgresStore>(address).await,
-        Some("mysql") => prepare_on::<MySqlStore>(address).await,
-        _ => Ok(()),
-    }
+    at_database!(address, S => prepare_on::<S>(address).await, else Ok(()))
 }
 
 async fn prepare_on<S: OnePool>(address: &str) -> anyhow::Result<()> {

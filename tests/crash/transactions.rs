@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, SqliteStore, State, idempotent};
+use idem_runtime::{Error, Idem, State, idempotent};
+use idem_tests::at_database;
 use idem_tests::ledger::Database;
 use rand::RngExt;
 
@@ -55,11 +56,11 @@ async fn charge<S: Database>(
 
 /// Creates the tables.
 pub(crate) async fn prepare(address: &str) -> anyhow::Result<()> {
-    match address.split(':').next() {
-        Some("sqlite") => prepare_on::<SqliteStore>(address).await,
-        Some("postgres" | "pgbouncer") => prepare_on::<PostgresStore>(address).await,
-        _ => prepare_on::<MySqlStore>(address).await,
-    }
+    at_database!(
+        address,
+        S => prepare_on::<S>(address).await,
+        else bail!("{address} has no transactions")
+    )
 }
 
 async fn prepare_on<S: Database>(address: &str) -> anyhow::Result<()> {
@@ -68,11 +69,11 @@ async fn prepare_on<S: Database>(address: &str) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
-    match orders.store.split(':').next() {
-        Some("sqlite") => work_on::<SqliteStore>(orders).await,
-        Some("postgres" | "pgbouncer") => work_on::<PostgresStore>(orders).await,
-        _ => work_on::<MySqlStore>(orders).await,
-    }
+    at_database!(
+        orders.store,
+        S => work_on::<S>(orders).await,
+        else bail!("{} has no transactions", orders.store)
+    )
 }
 
 async fn work_on<S: Database>(orders: Orders) -> anyhow::Result<()> {
@@ -143,14 +144,11 @@ pub(crate) struct Report {
 
 /// Compares, and calls every key once more.
 pub(crate) async fn judge(store: Name, address: &str, answers: Answers) -> anyhow::Result<Report> {
-    match store {
-        Name::Sqlite => judge_on::<SqliteStore>(store, address, answers).await,
-        Name::Postgres | Name::PgBouncer => {
-            judge_on::<PostgresStore>(store, address, answers).await
-        }
-        Name::MariaDb => judge_on::<MySqlStore>(store, address, answers).await,
-        Name::Redis | Name::RedisCluster | Name::Memory => bail!("{store} has no transactions"),
-    }
+    at_database!(
+        address,
+        S => judge_on::<S>(store, address, answers).await,
+        else bail!("{store} has no transactions")
+    )
 }
 
 async fn judge_on<S: Database>(

@@ -241,12 +241,12 @@ impl<S: OnePool> Shop<S> {
         let (row, name) = (format!("outer:{id}.after"), self.plain.book.name.clone());
         let behind = in_time(async move {
             if is_lost {
-                return S::rollback_own(outer).await;
+                return S::rollback_outer(outer).await;
             }
             S::charge(S::connection(&mut outer), &row, &name).await?;
             match commits {
-                true => S::commit_own(outer).await,
-                false => S::rollback_own(outer).await,
+                true => S::commit_outer(outer).await,
+                false => S::rollback_outer(outer).await,
             }
         });
         match behind.await {
@@ -288,16 +288,17 @@ impl<S: OnePool> Shop<S> {
             let mut outer = S::begin_own(&pool).await?;
             S::charge(S::connection(&mut outer), &row, &ordering).await?;
             let enqueued = outbox::message(relaying::TOPIC, &payload).ordered_by(&ordering);
-            let enqueued = until_dropped(drop_time, S::enqueue(&mut outer, enqueued))
-                .await
-                .0;
+            let enqueued =
+                until_dropped(drop_time, S::enqueue(S::connection(&mut outer), enqueued))
+                    .await
+                    .0;
             match enqueued {
-                Some(Ok(())) if rand::rng().random_bool(0.85) => S::commit_own(outer).await?,
+                Some(Ok(_)) if rand::rng().random_bool(0.85) => S::commit_outer(outer).await?,
                 Some(Err(error)) => {
-                    let _ = S::rollback_own(outer).await;
+                    let _ = S::rollback_outer(outer).await;
                     return Err(error.into());
                 }
-                Some(Ok(())) | None => S::rollback_own(outer).await?,
+                Some(Ok(_)) | None => S::rollback_outer(outer).await?,
             }
             Ok::<_, ChargeError>(())
         });
@@ -337,7 +338,7 @@ impl<S: OnePool> Work for Shop<S> {
             87..95 => self.enqueue().await,
             95..98 => self.plain.brief().await,
             98 => {
-                let migrating = self.idem.store().migrate_again();
+                let migrating = self.idem.store().create_tables();
                 until_dropped(DropTime::at_random(), migrating).await;
             }
             _ => self.plain.purge().await,

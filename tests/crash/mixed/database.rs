@@ -1,20 +1,17 @@
 //! Operations of a database that the mixed mode needs in addition to a [ledger](idem_tests::ledger): a shared pool, the
 //! application's own transactions, and sessions that inspect and lock records.
 
-use std::ops::DerefMut;
+use std::ops::{DerefMut, Range};
 use std::time::{Duration, Instant};
 
-use idem_runtime::outbox::{NewMessage, Outbox};
 use idem_runtime::store::TransactionalStore;
-use idem_runtime::{Error, MySqlStore, PostgresStore, SqliteStore, StoreError};
+use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
 use idem_tests::ledger::Database;
-use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{
-    Connection as _, MySql, MySqlConnection, MySqlPool, PgConnection, PgPool, Postgres, Sqlite,
-    SqliteConnection, SqlitePool, Transaction,
+    Connection as _, MySql, MySqlConnection, PgConnection, Postgres, Sqlite, SqliteConnection,
+    SqlitePool, Transaction,
 };
 
 /// Number of connections of a process.
@@ -28,38 +25,36 @@ pub(super) type Connection<S> = <S as TransactionalStore>::Connection;
 pub(super) type Payload = (String, u64);
 
 /// A store that shares one pool with its application.
-pub(super) trait OnePool: Database<Pool: Clone + 'static> {
-    /// A transaction of the application.
-    type Outer: Send + 'static;
-    /// A connection from the pool.
-    type Lent: DerefMut<Target = Self::Connection> + Send + 'static;
+pub(super) trait OnePool:
+    Database<Outer: 'static, Lent: DerefMut<Target = Connection<Self>> + 'static>
+{
+    /// Length of a lock of a record, in milliseconds.
+    const LOCKED: Range<u64> = 300..3_000;
+
+    /// Gives the sessions a name at the server, if it has any.
+    fn named(options: Self::Options, _name: &str) -> Self::Options {
+        options
+    }
 
     /// Opens the store and its pool of [`CONNECTIONS`], whose sessions have this name at the server.
     fn open(
         address: &str,
         name: &str,
-    ) -> impl Future<Output = anyhow::Result<(Self, Self::Pool)>> + Send;
+    ) -> impl Future<Output = anyhow::Result<(Self, Self::Pool)>> + Send {
+        async move {
+            let options = Self::named(Self::options_at(address)?, name);
+            let pool = Self::pool(&options, CONNECTIONS as u32, true);
+            drop(Self::acquire(&pool).await?);
+            Ok((Self::over(&pool), pool))
+        }
+    }
 
-    fn migrate_again(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    fn outbox(pool: &Self::Pool) -> Outbox;
-
-    fn acquire(pool: &Self::Pool) -> impl Future<Output = Result<Self::Lent, sqlx::Error>> + Send;
-
+    /// Begins a transaction of the application.
     fn begin_own(
         pool: &Self::Pool,
-    ) -> impl Future<Output = Result<Self::Outer, sqlx::Error>> + Send;
-
-    fn connection(outer: &mut Self::Outer) -> &mut Connection<Self>;
-
-    fn commit_own(outer: Self::Outer) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-
-    fn rollback_own(outer: Self::Outer) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-
-    fn enqueue(
-        outer: &mut Self::Outer,
-        message: NewMessage<'_, Payload>,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    ) -> impl Future<Output = Result<Self::Outer, sqlx::Error>> + Send {
+        Self::begin_outer(pool)
+    }
 
     /// Opens a connection outside of every pool.
     fn session(address: &str)
@@ -88,59 +83,11 @@ pub(super) trait OnePool: Database<Pool: Clone + 'static> {
     ) -> impl Future<Output = Result<usize, sqlx::Error>> + Send;
 }
 
-macro_rules! one_pool {
-    ($database:ty, $pool:ty, |$begun:ident| $begin:expr) => {
-        type Outer = Transaction<'static, $database>;
-        type Lent = PoolConnection<$database>;
-
-        async fn migrate_again(&self) -> Result<(), StoreError> {
-            self.migrate().await
-        }
-
-        fn outbox(pool: &$pool) -> Outbox {
-            Outbox::new(pool.clone())
-        }
-
-        async fn acquire(pool: &$pool) -> Result<Self::Lent, sqlx::Error> {
-            pool.acquire().await
-        }
-
-        async fn begin_own($begun: &$pool) -> Result<Self::Outer, sqlx::Error> {
-            $begin.await
-        }
-
-        fn connection(outer: &mut Self::Outer) -> &mut Connection<Self> {
-            outer
-        }
-
-        async fn commit_own(outer: Self::Outer) -> Result<(), sqlx::Error> {
-            outer.commit().await
-        }
-
-        async fn rollback_own(outer: Self::Outer) -> Result<(), sqlx::Error> {
-            outer.rollback().await
-        }
-
-        async fn enqueue(
-            outer: &mut Self::Outer,
-            message: NewMessage<'_, Payload>,
-        ) -> Result<(), Error> {
-            message.enqueue(&mut **outer).await.map(drop)
-        }
-    };
-}
-
 impl OnePool for SqliteStore {
-    one_pool!(Sqlite, SqlitePool, |pool| begin_writing(pool));
+    const LOCKED: Range<u64> = 50..800;
 
-    async fn open(address: &str, _: &str) -> anyhow::Result<(Self, SqlitePool)> {
-        let path = address.trim_start_matches("sqlite://");
-        let pool = SqlitePoolOptions::new()
-            .max_connections(CONNECTIONS as u32)
-            .acquire_timeout(ACQUIRED_WITHIN)
-            .connect_with(Self::connect_options(path))
-            .await?;
-        Ok((Self::new(pool.clone()), pool))
+    async fn begin_own(pool: &SqlitePool) -> Result<Self::Outer, sqlx::Error> {
+        begin_writing(pool).await
     }
 
     async fn session(address: &str) -> Result<SqliteConnection, sqlx::Error> {
@@ -185,16 +132,8 @@ async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Sqlite>
 }
 
 impl OnePool for PostgresStore {
-    one_pool!(Postgres, PgPool, |pool| pool.begin());
-
-    async fn open(address: &str, name: &str) -> anyhow::Result<(Self, PgPool)> {
-        let options: PgConnectOptions = address.parse()?;
-        let pool = PgPoolOptions::new()
-            .max_connections(CONNECTIONS as u32)
-            .acquire_timeout(ACQUIRED_WITHIN)
-            .connect_with(options.application_name(name))
-            .await?;
-        Ok((Self::new(pool.clone()), pool))
+    fn named(options: PgConnectOptions, name: &str) -> PgConnectOptions {
+        options.application_name(name)
     }
 
     async fn session(address: &str) -> Result<PgConnection, sqlx::Error> {
@@ -233,18 +172,6 @@ impl OnePool for PostgresStore {
 }
 
 impl OnePool for MySqlStore {
-    one_pool!(MySql, MySqlPool, |pool| pool.begin());
-
-    async fn open(address: &str, _: &str) -> anyhow::Result<(Self, MySqlPool)> {
-        let options: MySqlConnectOptions = address.parse()?;
-        let pool = MySqlPoolOptions::new()
-            .max_connections(CONNECTIONS as u32)
-            .acquire_timeout(ACQUIRED_WITHIN)
-            .connect_with(options)
-            .await?;
-        Ok((Self::new(pool.clone()), pool))
-    }
-
     async fn session(address: &str) -> Result<MySqlConnection, sqlx::Error> {
         MySqlConnection::connect(address).await
     }

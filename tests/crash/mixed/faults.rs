@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
 use idem_servers::Server;
+use idem_tests::at_database;
 use rand::RngExt;
 use tokio::task::{JoinHandle, block_in_place};
 
@@ -78,18 +78,11 @@ impl Locker {
     pub(super) fn start(address: &str, begun_at: u64, locks: &Arc<AtomicU64>) -> Option<Self> {
         let stops = Arc::new(AtomicBool::new(false));
         let (of, locks, until) = (address.to_owned(), Arc::clone(locks), Arc::clone(&stops));
-        let task = match address.split(':').next() {
-            Some("sqlite") => tokio::spawn(async move {
-                hold_locks::<SqliteStore>(&of, begun_at, &locks, &until, 50..800).await;
-            }),
-            Some("postgres") => tokio::spawn(async move {
-                hold_locks::<PostgresStore>(&of, begun_at, &locks, &until, 300..3_000).await;
-            }),
-            Some("mysql") => tokio::spawn(async move {
-                hold_locks::<MySqlStore>(&of, begun_at, &locks, &until, 300..3_000).await;
-            }),
-            _ => return None,
-        };
+        let task = at_database!(
+            address,
+            S => tokio::spawn(async move { hold_locks::<S>(&of, begun_at, &locks, &until).await }),
+            else return None
+        );
         Some(Self { task, stops })
     }
 
@@ -105,12 +98,11 @@ async fn hold_locks<S: OnePool>(
     begun_at: u64,
     locks: &AtomicU64,
     stops: &AtomicBool,
-    milliseconds: std::ops::Range<u64>,
 ) {
     while !stops.load(Ordering::Relaxed) {
         let pause = rand::rng().random_range(10..200);
         tokio::time::sleep(Duration::from_millis(pause)).await;
-        let hold = rand::rng().random_range(milliseconds.clone());
+        let hold = rand::rng().random_range(S::LOCKED);
         let held = async {
             let mut session = S::session(address).await?;
             if S::lock(&mut session, "mixed.busy", &busy_key(begun_at)).await? {

@@ -5,9 +5,10 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use idem_runtime::{Idem, MemoryStore, MySqlStore, PostgresStore, SqliteStore, State};
-use idem_tests::backends::{self, MARIADB, POSTGRES};
+use idem_runtime::{Idem, MemoryStore, State};
 use idem_tests::ledger::Ledger;
+use idem_tests::on_stores;
+use idem_tests::places::Place;
 
 use super::calls::{self, Book, Dropped};
 use super::checks::{find_strays, inspect_pool};
@@ -27,7 +28,19 @@ fn kinds(reports: &Mutex<Reports>) -> Vec<String> {
 }
 
 /// Simulates a `BEGIN` whose caller was dropped before the answer came.
-async fn an_open_transaction_is_found<S: OnePool>(address: &str) {
+on_stores! { [transactions] Rounds::of: an_open_transaction_is_found }
+
+/// A place, of which a test needs the address.
+struct Rounds<S: OnePool>(S::Pool);
+
+impl<S: OnePool> Rounds<S> {
+    async fn of(place: Place<S>) -> Self {
+        Self(place.home().await.unwrap())
+    }
+}
+
+async fn an_open_transaction_is_found<S: OnePool>(Rounds(home): Rounds<S>) {
+    let address = &S::any(&home).url();
     let (book, reports) = book();
     let (_, pool) = S::open(address, &book.name).await.unwrap();
     assert_eq!(inspect_pool::<S>(&book, &pool, address).await, CONNECTIONS);
@@ -38,27 +51,6 @@ async fn an_open_transaction_is_found<S: OnePool>(address: &str) {
     drop(lent);
     assert_eq!(inspect_pool::<S>(&book, &pool, address).await, CONNECTIONS);
     assert_eq!(kinds(&reports), ["transaction"]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_open_transaction_is_found_on_sqlite() {
-    let directory = tempfile::tempdir().unwrap();
-    let address = format!("sqlite://{}/records.sqlite", directory.path().display());
-    an_open_transaction_is_found::<SqliteStore>(&address).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn an_open_transaction_is_found_on_postgres() {
-    let address = backends::variable(POSTGRES).unwrap();
-    an_open_transaction_is_found::<PostgresStore>(&address).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn an_open_transaction_is_found_on_mariadb() {
-    let address = backends::variable(MARIADB).unwrap();
-    an_open_transaction_is_found::<MySqlStore>(&address).await;
 }
 
 #[tokio::test(start_paused = true)]

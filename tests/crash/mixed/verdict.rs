@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, Record, SqliteStore, State};
+use idem_runtime::{Error, Idem, Record, State};
+use idem_tests::at_database;
 use idem_tests::ledger::Ledger;
 use tokio::task::JoinSet;
 
@@ -134,23 +135,16 @@ pub(super) async fn judge(
     let records = records(idem).await?;
     verdict.judge_suspects(&lock(reports), outages, begun_at);
     verdict.judge_acknowledged(&lock(reports), &records);
-    match address.split(':').next() {
-        Some("sqlite") => {
-            judge_database::<SqliteStore>(&mut verdict, address, reports, &records).await?;
-        }
-        Some("postgres") => {
-            judge_database::<PostgresStore>(&mut verdict, address, reports, &records).await?;
-        }
-        Some("mysql") => {
-            judge_database::<MySqlStore>(&mut verdict, address, reports, &records).await?;
-        }
-        _ => {
+    at_database!(
+        address,
+        S => judge_database::<S>(&mut verdict, address, reports, &records).await?,
+        else {
             let call = |(mode, key): Call, book: Arc<Book>, idem: Idem| async move {
                 call_plainly(&idem, &book, &mode, &key).await
             };
             call_to_their_ends(&mut verdict, idem, reports, &records, call).await;
         }
-    }
+    );
     verdict.judge_effects(&lock(reports));
     Ok(verdict)
 }
@@ -349,7 +343,7 @@ async fn judge_database<S: OnePool>(
                     let id = book.next_id();
                     let joined =
                         calls::joined(&idem, S::connection(&mut outer), &book, &id, &key).await?;
-                    S::commit_own(outer).await?;
+                    S::commit_outer(outer).await?;
                     Ok(joined)
                 }
                 _ => call_plainly(&erased, &book, &mode, &key).await,

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use idem_runtime::store::Store;
-use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, Purger, RedisStore, SqliteStore};
+use idem_runtime::{Error, Idem, Purger};
+use idem_tests::at_database;
 use rand::RngExt;
 use tokio::sync::{RwLock, mpsc};
 
@@ -49,15 +50,14 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
     });
     let (address, begun_at) = (orders.store, orders.begun_at);
     let book = Arc::new(Book::new(Voice::Stdout));
-    match address.split(':').next() {
-        Some("sqlite") => work_on::<SqliteStore>(&address, begun_at, book, commands).await,
-        Some("postgres") => work_on::<PostgresStore>(&address, begun_at, book, commands).await,
-        Some("mysql") => work_on::<MySqlStore>(&address, begun_at, book, commands).await,
-        _ => {
-            let store = until_it_answers(|| open_redis(&address)).await;
-            work_plainly(handle(store).erased(), begun_at, book, commands).await;
+    at_database!(
+        address,
+        S => work_on::<S>(&address, begun_at, book, commands).await,
+        else {
+            let idem = until_it_answers(|| super::open(&address)).await;
+            work_plainly(idem, begun_at, book, commands).await;
         }
-    }
+    );
     Ok(())
 }
 
@@ -70,13 +70,6 @@ pub(super) async fn work_here(
 ) {
     let book = Arc::new(Book::new(voice));
     work_plainly(idem, begun_at, book, commands).await;
-}
-
-pub(super) async fn open_redis(address: &str) -> anyhow::Result<RedisStore> {
-    Ok(match address.strip_prefix("redis-cluster://") {
-        Some(urls) => RedisStore::connect_cluster(urls.split(',')).await?,
-        None => RedisStore::connect(address).await?,
-    })
 }
 
 /// Retries until the store can be opened: the server may be down now.
