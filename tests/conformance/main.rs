@@ -7,6 +7,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use idem_tests::places::Files;
 use libtest_mimic::Arguments;
 use tokio::runtime::Runtime;
 
@@ -20,8 +21,8 @@ fn main() -> anyhow::Result<ExitCode> {
     // The cases mostly wait for leases, so more of them than processors can run concurrently.
     arguments.test_threads.get_or_insert(16);
     let runtime = Arc::new(Runtime::new()?);
-    let files = tempfile::tempdir()?;
-    let mut trials = suites::trials(&runtime, files.path());
+    let files = Files::default();
+    let mut trials = suites::trials(&runtime, &files);
     trials.extend(mutants::trials(&runtime));
     Ok(libtest_mimic::run(&arguments, trials).exit_code())
 }

@@ -308,9 +308,9 @@ pub(crate) const AREAS: &[Area] = &[
         about: "the MySQL and MariaDB store",
         runs: &[
             ("integration", &["mysql", "maria_db", "mariadb"]),
-            ("conformance", &["mysql::", "galera::"]),
-            ("histories", &["mysql"]),
-            ("drops", &["mysql::"]),
+            ("conformance", &["mysql::", "mariadb::", "galera::"]),
+            ("histories", &["mysql", "mariadb"]),
+            ("drops", &["mysql::", "mariadb::"]),
             ("crash", &["mariadb"]),
         ],
         needs: &[MariaDb, MySql],
