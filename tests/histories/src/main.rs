@@ -99,7 +99,7 @@ fn prove_sequences(runtime: &Runtime, name: Name, options: &Options) -> anyhow::
         seed: options.seed,
         persists: true,
     };
-    let found = search(runtime, &*place.direct, place.clock, settings);
+    let found = search(runtime.handle(), &*place.direct, place.clock, settings);
     let took = begun.elapsed().as_secs_f64();
     match found {
         Ok(()) => {

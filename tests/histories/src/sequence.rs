@@ -15,7 +15,7 @@ use proptest::test_runner::{
     Config, FileFailurePersistence, RngSeed, TestCaseError, TestError, TestRunner,
 };
 use proptest_state_machine::ReferenceStateMachine;
-use tokio::runtime::Runtime;
+use tokio::runtime::Handle;
 
 use crate::command::{Command, Known, RECORDS, SHORT};
 use crate::history::Clock;
@@ -64,7 +64,7 @@ impl fmt::Display for Difference {
 /// # Errors
 /// The difference.
 pub fn search(
-    runtime: &Runtime,
+    runtime: &Handle,
     store: &dyn Store,
     clock: Clock,
     search: Search,
@@ -104,7 +104,7 @@ pub fn search(
 /// Leaves out commands that are not needed. `proptest-state-machine` tries this before it makes the commands simpler, and
 /// not again afterwards.
 fn shortened(
-    runtime: &Runtime,
+    runtime: &Handle,
     store: &dyn Store,
     clock: Clock,
     seed: u64,

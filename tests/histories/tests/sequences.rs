@@ -17,12 +17,10 @@ use idem_histories::places;
 use idem_histories::sequence::{Difference, Search, search};
 use idem_runtime::record::{ClaimId, Digest};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest};
-use idem_runtime::{
-    Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId, RedisStore, Scope,
-    SqliteStore, Store,
-};
-use idem_tests::backends;
-use tokio::runtime::Runtime;
+use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, SqliteStore, Store};
+use idem_tests::on_stores;
+use idem_tests::places::shared;
+use tokio::runtime::{Handle, Runtime};
 
 /// Sequences on each store.
 const CASES: u32 = 60;
@@ -36,7 +34,7 @@ fn number(variable: &str) -> Option<u64> {
 
 /// Runs the fixed seeds, or those of the environment.
 #[track_caller]
-fn agrees(runtime: &Runtime, store: &dyn Store, clock: Clock) {
+fn agrees(runtime: &Handle, store: &dyn Store, clock: Clock) {
     let cases = number("IDEM_SEQUENCES").map_or(CASES, |cases| cases as u32);
     let seed = number("IDEM_SEED").unwrap_or(1);
     let settings = Search {
@@ -53,91 +51,25 @@ fn agrees(runtime: &Runtime, store: &dyn Store, clock: Clock) {
 fn the_memory_store_agrees() {
     let runtime = Runtime::new().unwrap();
     let (store, clock) = places::memory();
-    agrees(&runtime, &store, clock);
+    agrees(runtime.handle(), &store, clock);
 }
 
-#[test]
-fn the_sqlite_store_agrees() {
-    let runtime = Runtime::new().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(folder.path().join("records.sqlite"));
-    let store = runtime.block_on(store).unwrap();
-    agrees(&runtime, &store, Clock::wall());
-}
+on_stores! { [operators] shared: the_store_agrees }
 
-#[test]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-fn the_postgres_store_agrees() {
-    let runtime = Runtime::new().unwrap();
-    let store = runtime.block_on(async {
-        let store = PostgresStore::new(backends::postgres().await.unwrap());
-        store.migrate().await.unwrap();
-        store
-    });
-    agrees(&runtime, &store, Clock::wall());
-}
-
-#[test]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-fn the_portable_form_of_the_postgres_store_agrees() {
-    let runtime = Runtime::new().unwrap();
-    let store = runtime.block_on(async {
-        let store = PostgresStore::new(backends::postgres_portable().await.unwrap());
-        store.migrate().await.unwrap();
-        store
-    });
-    agrees(&runtime, &store, Clock::wall());
-}
-
-#[test]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-fn the_mysql_store_agrees() {
-    let runtime = Runtime::new().unwrap();
-    let store = runtime.block_on(async {
-        let store = MySqlStore::new(backends::mariadb().await.unwrap());
-        store.migrate().await.unwrap();
-        store
-    });
-    agrees(&runtime, &store, Clock::wall());
-}
-
-#[test]
-#[ignore = "needs Redis: cargo xtask test runs it"]
-fn the_redis_store_agrees() {
-    let runtime = Runtime::new().unwrap();
-    let store = runtime.block_on(async {
-        let keys = backends::redis().await.unwrap();
-        let connection = keys.client.get_connection_manager().await.unwrap();
-        RedisStore::new(connection)
-            .with_prefix(&keys.prefix)
-            .unwrap()
-    });
-    agrees(&runtime, &store, Clock::wall());
-}
-
-#[test]
-#[ignore = "needs a Redis Cluster: cargo xtask test runs it"]
-fn the_redis_store_on_a_cluster_agrees() {
-    let runtime = Runtime::new().unwrap();
-    let store = runtime.block_on(async {
-        let keys = backends::redis_cluster().await.unwrap();
-        let connection = keys.client.get_async_connection().await.unwrap();
-        RedisStore::new(connection)
-            .with_prefix(&keys.prefix)
-            .unwrap()
-    });
-    agrees(&runtime, &store, Clock::wall());
+async fn the_store_agrees(store: Arc<dyn Store>) {
+    let runtime = Handle::current();
+    tokio::task::block_in_place(|| agrees(&runtime, &*store, Clock::wall()));
 }
 
 #[test]
 fn the_reference_as_a_store_agrees() {
     let runtime = Runtime::new().unwrap();
     let clock = Clock::by_hand();
-    agrees(&runtime, &ReferenceStore::new(None, clock), clock);
+    agrees(runtime.handle(), &ReferenceStore::new(None, clock), clock);
 }
 
 /// The difference that a defect makes.
-fn difference(runtime: &Runtime, defect: Defect) -> Option<Difference> {
+fn difference(runtime: &Handle, defect: Defect) -> Option<Difference> {
     let clock = Clock::by_hand();
     let store = ReferenceStore::new(Some(defect), clock);
     let settings = Search {
@@ -159,7 +91,7 @@ fn each_defect_is_found_and_its_sequence_is_short() {
             }
             let runtime = Arc::clone(&runtime);
             scope.spawn(move || {
-                let found = difference(&runtime, defect);
+                let found = difference(runtime.handle(), defect);
                 let found = found.unwrap_or_else(|| panic!("{defect:?} is not found"));
                 println!("{defect:?}:\n{found}\n");
                 let commands = &found.commands;
@@ -172,7 +104,7 @@ fn each_defect_is_found_and_its_sequence_is_short() {
 #[test]
 fn a_lost_comparison_shrinks_to_a_claim_its_end_and_a_takeover() {
     let runtime = Runtime::new().unwrap();
-    let found = difference(&runtime, Defect::CompletesWithoutFencing).expect("it is found");
+    let found = difference(runtime.handle(), Defect::CompletesWithoutFencing).expect("it is found");
     let [first, .., last] = &found.commands[..] else {
         panic!("one command shows nothing:\n{found}");
     };
