@@ -8,7 +8,7 @@ use idem_runtime::store::FencedWrite;
 use super::{Asked, Place};
 
 /// A condition selects records, a dry run changes none, and the report counts what became of them.
-pub(super) async fn records_that_meet_a_condition_are_changed_together(place: &Place) {
+pub(super) async fn records_that_meet_a_condition_are_changed_together(place: Place) {
     for key in ["order-1", "order-2", "order-3"] {
         place.interrupted(key).await;
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::{MySqlStore, PostgresForm, PostgresStore, SqliteStore};
 use idem_servers::{Options, Server};
-use idem_tests::backends::MARIADB;
+use idem_tests::places;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Executor as _};
 
-use super::{Place, Ran, unique, variable};
+use super::{Place, Ran, unique};
 
 /// Findings of a run.
 struct Findings(Value);
@@ -42,7 +42,7 @@ impl Findings {
     }
 }
 
-pub(super) async fn a_healthy_store_has_no_problem(place: &Place) {
+pub(super) async fn a_healthy_store_has_no_problem(place: Place) {
     let ran = place.idem(&["doctor", "--json"]);
     // PostgreSQL of the tests does not flush its log, which is a problem.
     let flushes_late = ran.out.contains("`fsync` is off");
@@ -66,7 +66,7 @@ pub(super) async fn a_healthy_store_has_no_problem(place: &Place) {
 #[tokio::test]
 #[ignore = "IDEM_TEST_POSTGRES_URL and libfaketime"]
 async fn a_clock_that_differs_from_that_of_the_server_is_a_warning() {
-    let place = Place::postgres().await;
+    let place = Place::open(places::postgres()).await;
     let mut command = Command::new(env!("CARGO_BIN_EXE_idem"));
     command
         .env("IDEM_STORE_URL", &place.url)
@@ -114,7 +114,7 @@ fn as_user(place: &Place, store: Arc<dyn OperatorStore>, url: String) -> Place {
         store,
         url,
         options: place.options.clone(),
-        _folder: None,
+        files: place.files.clone(),
     }
 }
 
@@ -232,7 +232,7 @@ fn through_a_pooler(server: &Server, place: &Place) {
 #[tokio::test]
 #[ignore = "IDEM_TEST_MARIADB_URL"]
 async fn mysql() {
-    let place = Place::mysql().await;
+    let place = Place::open(places::mariadb()).await;
     let table = place.options[1].clone();
     let user = unique()[..20].to_owned();
     let store = MySqlStore::connect(&place.url).await.unwrap();
@@ -252,7 +252,7 @@ async fn mysql() {
          ALTER TABLE {table} DROP KEY purge_queue"
     ))
     .await;
-    let url = with_user(&variable(MARIADB), &user, Some(&user));
+    let url = with_user(&place.url, &user, Some(&user));
     let other = MySqlStore::connect(&url).await.unwrap();
     let theirs = as_user(&place, Arc::new(other), url);
     let missing = format!("INSERT on `{table}`, UPDATE on `{table}`, DELETE on `{table}`\"");

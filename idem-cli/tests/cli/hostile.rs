@@ -4,11 +4,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use idem_runtime::outbox::{Message, Outbox, Relay};
-use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
-use idem_runtime::store::{ClaimOutcome, ClaimRequest, ManualChange};
+use idem_runtime::record::{Outcome, Owner, Payload};
+use idem_runtime::store::{ClaimRequest, ManualChange};
 use idem_runtime::{
     Idem, Identity, Key, OnCrash, Operation, OwnerLabel, RecordId, Scope, SqliteStore,
 };
+use idem_tests::claims::{claim_of, own};
 use serde_json::Value;
 use sqlx::Executor as _;
 
@@ -31,26 +32,14 @@ fn identity(key: &str) -> Identity {
 }
 
 async fn claim(place: &Place, key: &str) -> Owner {
-    let identity = identity(key);
     let claim = ClaimRequest {
-        id: RecordId::of(&identity),
-        identity,
-        fingerprint: Digest::new(1, [0; 4], &[7; 32]),
-        claim_id: ClaimId::random(),
         lease: LEASE,
         retention: LEASE,
         on_crash: OnCrash::Refuse,
         owner_label: Some(OwnerLabel::new(PRINTABLE).unwrap()),
-        members: None,
+        ..claim_of(identity(key))
     };
-    match place.store.claim(&claim).await.unwrap() {
-        ClaimOutcome::Granted(granted) => Owner {
-            id: claim.id,
-            claim_id: claim.claim_id,
-            fencing_token: granted.fencing_token,
-        },
-        ClaimOutcome::Existing(record) => panic!("the key is in use: {record:?}"),
-    }
+    own(&place.store, &claim).await
 }
 
 fn payload(text: &str) -> Payload {

@@ -10,6 +10,8 @@ use idem_runtime::store::ClaimRequest;
 use idem_runtime::{Call, Codec, Error, Idem};
 use tempfile::NamedTempFile;
 
+use idem_tests::claims::own;
+
 use super::{Place, on_letter, request};
 
 const LEASE: Duration = Duration::from_secs(600);
@@ -28,7 +30,7 @@ fn payload(text: &str) -> Payload {
 }
 
 /// An operator learns whether a request is the one of a record, without seeing any value of either.
-pub(super) async fn a_request_is_compared_with_the_record(place: &Place) {
+pub(super) async fn a_request_is_compared_with_the_record(place: Place) {
     let stored = digest(&json(br#"{"to": "ann", "cents": 1050}"#)).unwrap();
     place.claim_for("order-1", LEASE, stored).await;
     let compare = |request: &str| {
@@ -65,7 +67,7 @@ pub(super) async fn a_request_is_compared_with_the_record(place: &Place) {
 }
 
 /// An operator learns by name which members of a request differ, and no value of them.
-pub(super) async fn members_that_differ_are_named(place: &Place) {
+pub(super) async fn members_that_differ_are_named(place: Place) {
     let secret = Secret::new([7; 32]).unwrap();
     let idem = Idem::builder(Arc::clone(&place.store))
         .fingerprint_secret(secret)
@@ -107,7 +109,7 @@ pub(super) async fn members_that_differ_are_named(place: &Place) {
 }
 
 /// Steps are listed with their sizes, also after the end of the record, and their results only on request.
-pub(super) async fn saved_steps_are_listed_and_their_results_hidden(place: &Place) {
+pub(super) async fn saved_steps_are_listed_and_their_results_hidden(place: Place) {
     place
         .idem(&on_letter("steps", &[]))
         .expect(3, &["No record has this key"]);
@@ -138,7 +140,7 @@ pub(super) async fn saved_steps_are_listed_and_their_results_hidden(place: &Plac
 }
 
 /// Statistics count each record once.
-pub(super) async fn records_are_counted_by_operation_and_state(place: &Place) {
+pub(super) async fn records_are_counted_by_operation_and_state(place: Place) {
     place.idem(&["stats"]).expect(0, &["no records"]);
     for key in ["order-1", "order-2"] {
         place.interrupted(key).await;
@@ -185,20 +187,20 @@ pub(super) async fn records_are_counted_by_operation_and_state(place: &Place) {
 }
 
 /// A listing selects by any field, and the stuck list also has records whose work was begun too often.
-pub(super) async fn records_are_selected_by_condition_and_attempts(place: &Place) {
+pub(super) async fn records_are_selected_by_condition_and_attempts(place: Place) {
     let digest = Digest::new(1, [0; 4], &[7; 32]);
     // Begun three times, and released each time.
     for _ in 0..3 {
-        let owner = place.own(&request("tried", LEASE, digest)).await;
+        let owner = own(&place.store, &request("tried", LEASE, digest)).await;
         place.store.release(&owner).await.unwrap();
     }
     // Begun a fourth time, and running.
     for _ in 0..3 {
-        let owner = place.own(&request("running", LEASE, digest)).await;
+        let owner = own(&place.store, &request("running", LEASE, digest)).await;
         place.store.release(&owner).await.unwrap();
     }
-    place.own(&request("running", LEASE, digest)).await;
-    let ended = place.own(&request("ended", LEASE, digest)).await;
+    own(&place.store, &request("running", LEASE, digest)).await;
+    let ended = own(&place.store, &request("ended", LEASE, digest)).await;
     let outcome = Outcome::Completed(payload("7"));
     place.store.complete(&ended, &outcome).await.unwrap();
     place.interrupted("interrupted").await;
@@ -240,16 +242,16 @@ pub(super) async fn records_are_selected_by_condition_and_attempts(place: &Place
 }
 
 /// A listing shows the owner of each record and the size of its result, and not the result.
-pub(super) async fn a_listing_shows_owners_and_no_results(place: &Place) {
+pub(super) async fn a_listing_shows_owners_and_no_results(place: Place) {
     let digest = Digest::new(1, [0; 4], &[7; 32]);
     let by_host = |key| ClaimRequest {
         owner_label: Some(OwnerLabel::lossy("host-7:4711")),
         ..request(key, LEASE, digest)
     };
-    let owner = place.own(&by_host("order-1")).await;
+    let owner = own(&place.store, &by_host("order-1")).await;
     let ended = Outcome::Completed(payload("\"confidential\""));
     place.store.complete(&owner, &ended).await.unwrap();
-    let owner = place.own(&by_host("order-2")).await;
+    let owner = own(&place.store, &by_host("order-2")).await;
     place.store.interrupt(&owner).await.unwrap();
     let listed = place.idem(&["list"]);
     let listed = listed.expect(0, &["OWNER", "order-1", "order-2", "host-7:4711"]);

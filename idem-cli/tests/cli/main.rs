@@ -10,15 +10,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use idem_runtime::OnCrash;
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner};
 use idem_runtime::store::operator::OperatorStore;
-use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
-use idem_runtime::{
-    Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId, RedisStore, Scope,
-    SqliteStore,
-};
-use idem_tests::backends::{MARIADB, POSTGRES, REDIS, REDIS_CLUSTER};
-use tempfile::TempDir;
+use idem_runtime::store::{ClaimRequest, FencedWrite};
+use idem_tests::claims::{claim_of, identity, own};
+use idem_tests::places::{self, Backend, Files};
+use idem_tests::{backends, on_stores};
 
 mod bulk;
 mod doctor;
@@ -46,64 +44,38 @@ struct Place {
     url: String,
     /// Option of the command that names the table or prefix, if it is not the default.
     options: Vec<String>,
-    /// Holds the files of an embedded store.
-    _folder: Option<TempDir>,
+    files: Files,
 }
 
 impl Place {
-    async fn sqlite() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("records.sqlite");
-        SqliteStore::open(&path).await.unwrap();
+    /// A store in this place. On a server, its table or prefix has a name of its own.
+    async fn open<S: Backend>(place: places::Place<S>) -> Self {
+        let home = place.home().await.unwrap();
+        Self::in_home(&place, &home).await
+    }
+
+    async fn in_home<S: Backend>(place: &places::Place<S>, home: &S::Home) -> Self {
+        let name = match place.needs() {
+            [] => String::new(),
+            _ => unique(),
+        };
         Self {
-            _folder: Some(folder),
-            ..Self::at(format!("sqlite://{}", path.display()), String::new()).await
+            files: place.files(),
+            ..Self::at(S::address(home).unwrap(), name).await
         }
     }
 
-    async fn postgres() -> Self {
-        Self::at(variable(POSTGRES), unique()).await
-    }
-
-    async fn mysql() -> Self {
-        Self::at(variable(MARIADB), unique()).await
-    }
-
-    async fn redis() -> Self {
-        Self::at(variable(REDIS), unique()).await
-    }
-
-    async fn redis_cluster() -> Self {
-        Self::at(variable(REDIS_CLUSTER), unique()).await
+    async fn sqlite() -> Self {
+        Self::open(places::sqlite()).await
     }
 
     /// Connects to a store, and creates its tables. An empty name stands for the default table.
     async fn at(url: String, name: String) -> Self {
-        let (store, option): (Arc<dyn OperatorStore>, _) = match url.split(':').next() {
-            Some("sqlite") => (
-                Arc::new(SqliteStore::connect(&url).await.unwrap()),
-                "--table",
-            ),
-            Some("postgres") => {
-                let store = PostgresStore::connect(&url).await.unwrap();
-                (Arc::new(store.with_table(&name).unwrap()), "--table")
-            }
-            Some("mysql") => {
-                let store = MySqlStore::connect(&url).await.unwrap();
-                (Arc::new(store.with_table(&name).unwrap()), "--table")
-            }
-            _ => {
-                let store = match url.contains(',') {
-                    true => RedisStore::connect_cluster(url.split(',')).await,
-                    false => RedisStore::connect(&url).await,
-                };
-                (
-                    Arc::new(store.unwrap().with_prefix(&name).unwrap()),
-                    "--prefix",
-                )
-            }
+        let store = backends::open_named(&url, &name).await.unwrap();
+        let option = match url.starts_with("redis") {
+            true => "--prefix",
+            false => "--table",
         };
-        store.apply_migrations().await.unwrap();
         let options = match name.is_empty() {
             true => Vec::new(),
             false => vec![option.to_owned(), name],
@@ -112,7 +84,17 @@ impl Place {
             store,
             url,
             options,
-            _folder: None,
+            files: Files::default(),
+        }
+    }
+
+    /// The same store, without options of the command.
+    fn without_options(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            url: self.url.clone(),
+            options: Vec::new(),
+            files: self.files.clone(),
         }
     }
 
@@ -121,7 +103,7 @@ impl Place {
             store,
             url,
             options: vec![option.to_owned(), name],
-            _folder: None,
+            files: Files::default(),
         }
     }
 
@@ -144,19 +126,7 @@ impl Place {
 
     /// Claims a record for a request with this fingerprint.
     async fn claim_for(&self, key: &str, lease: Duration, fingerprint: Digest) -> Owner {
-        self.own(&request(key, lease, fingerprint)).await
-    }
-
-    /// Makes a claim that must be granted.
-    async fn own(&self, claim: &ClaimRequest) -> Owner {
-        match self.store.claim(claim).await.unwrap() {
-            ClaimOutcome::Granted(granted) => Owner {
-                id: claim.id,
-                claim_id: claim.claim_id,
-                fencing_token: granted.fencing_token,
-            },
-            ClaimOutcome::Existing(record) => panic!("the key is in use: {record:?}"),
-        }
+        own(&self.store, &request(key, lease, fingerprint)).await
     }
 
     /// Claims a record and marks it as interrupted: nobody knows whether the letter was posted.
@@ -169,21 +139,11 @@ impl Place {
 
 /// Claim of a letter with this key.
 fn request(key: &str, lease: Duration, fingerprint: Digest) -> ClaimRequest {
-    let identity = Identity {
-        scope: Scope::new("tenant-3").unwrap(),
-        operation: Operation::new("letters.post").unwrap(),
-        key: Key::new(key).unwrap(),
-    };
     ClaimRequest {
-        id: RecordId::of(&identity),
-        identity,
         fingerprint,
-        claim_id: ClaimId::random(),
         lease,
-        retention: Duration::from_secs(3600),
         on_crash: OnCrash::Refuse,
-        owner_label: None,
-        members: None,
+        ..claim_of(identity("tenant-3", "letters.post", key))
     }
 }
 
@@ -261,10 +221,6 @@ impl Asked {
     }
 }
 
-fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
-}
-
 /// Name of a table or prefix of its own.
 fn unique() -> String {
     let id = ClaimId::random();
@@ -279,7 +235,7 @@ fn on_letter<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// An interrupted letter is found, explained, and completed: the way of a night.
-async fn an_interrupted_letter_is_found_explained_and_completed(place: &Place) {
+async fn an_interrupted_letter_is_found_explained_and_completed(place: Place) {
     place.idem(&["stuck"]).expect(0, &["no records"]);
     let owner = place.interrupted("order-1").await;
     place
@@ -324,7 +280,7 @@ async fn an_interrupted_letter_is_found_explained_and_completed(place: &Place) {
 }
 
 /// A record is released, failed, and erased; a key that is gone is said to be so.
-async fn a_record_is_failed_released_and_erased(place: &Place) {
+async fn a_record_is_failed_released_and_erased(place: Place) {
     place.interrupted("order-1").await;
     place
         .idem(&on_letter(
@@ -361,7 +317,7 @@ async fn a_record_is_failed_released_and_erased(place: &Place) {
 }
 
 /// Attempts have owners, changes by hand have an actor and a reason, and a change that has no effect is not told of.
-async fn who_changed_and_who_ran_a_record_is_told(place: &Place) {
+async fn who_changed_and_who_ran_a_record_is_told(place: Place) {
     place.idem(&["audit"]).expect(3, &["no changes by hand"]);
     place.interrupted("order-1").await;
     place
@@ -419,7 +375,7 @@ async fn who_changed_and_who_ran_a_record_is_told(place: &Place) {
 }
 
 /// While the lease of an owner is valid, no command changes its record.
-async fn a_living_owner_is_left_alone(place: &Place) {
+async fn a_living_owner_is_left_alone(place: Place) {
     let owner = place.claim("order-1", Duration::from_secs(600)).await;
     place
         .idem(&on_letter("explain", &[]))
@@ -438,7 +394,7 @@ async fn a_living_owner_is_left_alone(place: &Place) {
 }
 
 /// Pages of a listing contain each record once, as JSON, too.
-async fn a_listing_continues_where_a_page_ended(place: &Place) {
+async fn a_listing_continues_where_a_page_ended(place: Place) {
     for key in ["order-1", "order-2", "order-3"] {
         place.interrupted(key).await;
     }
@@ -481,52 +437,21 @@ async fn a_listing_continues_where_a_page_ended(place: &Place) {
         .expect(0, &["deleted      0"]);
 }
 
-/// Runs each case on each store.
-macro_rules! on_each_store {
-    ($($(#[$attribute:meta])* $place:ident),*) => {$(
-        mod $place {
-            use super::Place;
-
-            on_each_store!(@cases $place [$(#[$attribute])*]
-                an_interrupted_letter_is_found_explained_and_completed,
-                a_record_is_failed_released_and_erased,
-                who_changed_and_who_ran_a_record_is_told,
-                a_living_owner_is_left_alone,
-                a_listing_continues_where_a_page_ended,
-                a_request_is_compared_with_the_record,
-                members_that_differ_are_named,
-                saved_steps_are_listed_and_their_results_hidden,
-                records_are_counted_by_operation_and_state,
-                a_listing_shows_owners_and_no_results,
-                records_are_selected_by_condition_and_attempts,
-                records_that_meet_a_condition_are_changed_together,
-                a_healthy_store_has_no_problem
-            );
-        }
-    )*};
-    (@cases $place:ident $attributes:tt $($case:ident),*) => {
-        $(on_each_store!(@case $place $attributes $case);)*
-    };
-    (@case $place:ident [$($attribute:tt)*] $case:ident) => {
-        #[tokio::test]
-        $($attribute)*
-        async fn $case() {
-            super::$case(&Place::$place().await).await;
-        }
-    };
+on_stores! { [operators] Place::open:
+    an_interrupted_letter_is_found_explained_and_completed,
+    a_record_is_failed_released_and_erased,
+    who_changed_and_who_ran_a_record_is_told,
+    a_living_owner_is_left_alone,
+    a_listing_continues_where_a_page_ended,
+    a_request_is_compared_with_the_record,
+    members_that_differ_are_named,
+    saved_steps_are_listed_and_their_results_hidden,
+    records_are_counted_by_operation_and_state,
+    a_listing_shows_owners_and_no_results,
+    records_are_selected_by_condition_and_attempts,
+    records_that_meet_a_condition_are_changed_together,
+    a_healthy_store_has_no_problem,
 }
-
-on_each_store!(
-    sqlite,
-    #[ignore = "IDEM_TEST_POSTGRES_URL"]
-    postgres,
-    #[ignore = "IDEM_TEST_MARIADB_URL"]
-    mysql,
-    #[ignore = "IDEM_TEST_REDIS_URL"]
-    redis,
-    #[ignore = "IDEM_TEST_REDIS_CLUSTER_URLS"]
-    redis_cluster
-);
 
 #[tokio::test]
 async fn wrong_arguments_are_refused_with_what_to_do() {

@@ -1,11 +1,20 @@
 //! Migrations: the plan, the SQL for somebody else, and applying them.
 
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
-use idem_tests::backends::{MARIADB, POSTGRES};
+use idem_tests::{on_stores, places};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
-use super::{Place, Ran, unique, variable};
+use super::{Place, Ran, unique};
+
+mod tables {
+    use super::*;
+
+    on_stores! { [transactions] Place::open:
+        the_outbox_is_migrated_apart_from_the_records,
+        the_index_of_stuck_records_is_created_on_request,
+    }
+}
 
 /// Database without tables, named by options of the command.
 struct Empty {
@@ -21,11 +30,8 @@ impl Empty {
         Self { place, options }
     }
 
-    fn server(place: Place, schema: &str) -> Self {
-        let place = Place {
-            options: Vec::new(),
-            ..place
-        };
+    fn server(place: &Place, schema: &str) -> Self {
+        let place = place.without_options();
         let options = vec!["--schema".to_owned(), schema.to_owned()];
         Self { place, options }
     }
@@ -143,23 +149,6 @@ async fn the_outbox_is_migrated_apart_from_the_records(place: Place) {
 }
 
 #[tokio::test]
-async fn the_outbox_in_sqlite() {
-    the_outbox_is_migrated_apart_from_the_records(Place::sqlite().await).await;
-}
-
-#[tokio::test]
-#[ignore = "IDEM_TEST_POSTGRES_URL"]
-async fn the_outbox_in_postgres() {
-    the_outbox_is_migrated_apart_from_the_records(Place::postgres().await).await;
-}
-
-#[tokio::test]
-#[ignore = "IDEM_TEST_MARIADB_URL"]
-async fn the_outbox_in_mysql() {
-    the_outbox_is_migrated_apart_from_the_records(Place::mysql().await).await;
-}
-
-#[tokio::test]
 async fn a_missing_sqlite_file_is_created_only_on_request() {
     let place = Place::sqlite().await;
     let missing = format!("{}.other", place.url);
@@ -172,15 +161,16 @@ async fn a_missing_sqlite_file_is_created_only_on_request() {
 #[tokio::test]
 #[ignore = "IDEM_TEST_POSTGRES_URL"]
 async fn postgres() {
-    let store = PostgresStore::connect(&variable(POSTGRES)).await.unwrap();
+    let place = Place::open(places::postgres()).await;
+    let store = PostgresStore::connect(&place.url).await.unwrap();
     let pool = store.pool();
     let (one, other) = (unique(), unique());
     for schema in [&one, &other] {
         let create = format!("CREATE SCHEMA {schema}");
         pool.execute(AssertSqlSafe(create)).await.unwrap();
     }
-    let applied = Empty::server(Place::postgres().await, &one);
-    let by_hand = Empty::server(Place::postgres().await, &other);
+    let applied = Empty::server(&place, &one);
+    let by_hand = Empty::server(&place, &other);
     applied.apply();
     sqlx::raw_sql(AssertSqlSafe(by_hand.sql()))
         .execute(pool)
@@ -219,7 +209,7 @@ async fn postgres() {
     let later = format!("INSERT INTO {one}.idem_records_migrations VALUES (99, 0)");
     pool.execute(AssertSqlSafe(later)).await.unwrap();
     applied.is_too_new();
-    Empty::server(Place::postgres().await, "nowhere")
+    Empty::server(&place, "nowhere")
         .migrate(&["--plan"])
         .expect_error(1, "there is no schema `nowhere`");
 }
@@ -227,15 +217,16 @@ async fn postgres() {
 #[tokio::test]
 #[ignore = "IDEM_TEST_MARIADB_URL"]
 async fn mysql() {
-    let store = MySqlStore::connect(&variable(MARIADB)).await.unwrap();
+    let place = Place::open(places::mariadb()).await;
+    let store = MySqlStore::connect(&place.url).await.unwrap();
     let pool = store.pool();
     let (one, other) = (unique(), unique());
     for database in [&one, &other] {
         let create = format!("CREATE DATABASE {database}");
         pool.execute(AssertSqlSafe(create)).await.unwrap();
     }
-    let applied = Empty::server(Place::mysql().await, &one);
-    let by_hand = Empty::server(Place::mysql().await, &other);
+    let applied = Empty::server(&place, &one);
+    let by_hand = Empty::server(&place, &other);
     applied.apply();
     let sql = by_hand.sql();
     sqlx::raw_sql(AssertSqlSafe(sql))
@@ -267,7 +258,7 @@ async fn mysql() {
 #[tokio::test]
 #[ignore = "IDEM_TEST_REDIS_URL"]
 async fn a_redis_store_has_no_tables() {
-    let place = Place::redis().await;
+    let place = Place::open(places::redis()).await;
     place
         .idem(&["migrate", "--plan"])
         .expect_error(1, "has no tables");
@@ -280,7 +271,7 @@ async fn a_redis_store_has_no_tables() {
 }
 
 /// The optional index is shown, printed and created, and the command for stuck records uses it.
-async fn the_index_of_stuck_records_is_created_on_request(place: &Place) {
+async fn the_index_of_stuck_records_is_created_on_request(place: Place) {
     place.interrupted("order-1").await;
     let found = place.idem(&["stuck"]).expect(3, &["order-1"]).out;
     let index = |how| place.idem(&["migrate", "--index-stuck", how]);
@@ -297,31 +288,20 @@ async fn the_index_of_stuck_records_is_created_on_request(place: &Place) {
     assert_eq!(by_index.lines().count(), found.lines().count());
 }
 
-#[tokio::test]
-async fn index_of_sqlite() {
-    the_index_of_stuck_records_is_created_on_request(&Place::sqlite().await).await;
-}
-
+/// An index whose creation failed is created anew.
 #[tokio::test]
 #[ignore = "IDEM_TEST_POSTGRES_URL"]
-async fn index_of_postgres() {
-    let place = Place::postgres().await;
-    the_index_of_stuck_records_is_created_on_request(&place).await;
-    // An index whose creation failed is created anew.
-    let store = PostgresStore::connect(&variable(POSTGRES)).await.unwrap();
+async fn an_invalid_index_of_postgres_is_created_anew() {
+    let place = Place::open(places::postgres()).await;
+    let index = |how| place.idem(&["migrate", "--index-stuck", how]);
+    index("--apply").expect(0, &["created"]);
+    let store = PostgresStore::connect(&place.url).await.unwrap();
     let table = &place.options[1];
     let invalid = format!(
         "UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{table}_stuck'::regclass"
     );
     store.pool().execute(AssertSqlSafe(invalid)).await.unwrap();
-    let index = |how| place.idem(&["migrate", "--index-stuck", how]);
     index("--plan").expect(3, &["does not exist"]);
     index("--apply").expect(0, &["created"]);
     index("--plan").expect(0, &["exists"]);
-}
-
-#[tokio::test]
-#[ignore = "IDEM_TEST_MARIADB_URL"]
-async fn index_of_mysql() {
-    the_index_of_stuck_records_is_created_on_request(&Place::mysql().await).await;
 }

@@ -1,9 +1,12 @@
 //! The nights of the book's page. Each test makes the situation with the real runtime, and repairs it with the commands of
 //! the page. It compares their output with the page; `UPDATE_EXPECT=1` writes the page.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use idem_runtime::Verification;
+use idem_tests::on_stores;
+use idem_tests::places::Backend;
 
 use super::Place;
 
@@ -14,7 +17,30 @@ mod transcript;
 use self::service::{Failure, Letter, Office, Owner, POST_WITH_RECEIPT, Receipt, Service};
 use self::transcript::Transcript;
 
+on_stores! { [operators] Night::on:
+    the_owner_is_dead,
+    a_call_was_interrupted,
+    a_deploy_changed_the_fingerprint,
+    results_no_longer_decode,
+}
+
 const ORDER: &str = "order-1";
+
+/// The place of a night. It is opened when the night begins: a process that is killed opens the place of another one.
+struct Night {
+    /// Name of the place in the names of tests.
+    name: &'static str,
+    place: Pin<Box<dyn Future<Output = Place>>>,
+}
+
+impl Night {
+    async fn on<S: Backend>(place: idem_tests::places::Place<S>) -> Self {
+        Self {
+            name: place.name(),
+            place: Box::pin(async move { Place::open(place).await }),
+        }
+    }
+}
 
 /// Waits until the lease of the order's record has lapsed, by the store's clock.
 async fn until_lapsed(place: &Place) {
@@ -36,12 +62,13 @@ fn refusal<T: std::fmt::Debug>(answer: Result<T, Failure>) -> idem_runtime::Erro
 }
 
 /// A process is killed before it has posted the letter.
-async fn the_owner_is_dead(test: &str, make: impl AsyncFnOnce() -> Place) {
+async fn the_owner_is_dead(night: Night) {
+    let test = format!("nights::{}::the_owner_is_dead", night.name);
     Owner::be(Office::KilledBefore, async |it| it.post(ORDER, "ann").await).await;
-    let place = &make().await;
+    let place = &night.place.await;
     let service = Service::new(place);
     let mut night = Transcript::new(place);
-    let owner = Owner::start(test, place);
+    let owner = Owner::start(&test, place);
     night.refused(&refusal(service.post(ORDER, "ann").await));
     owner.kill();
     until_lapsed(place).await;
@@ -58,15 +85,16 @@ async fn the_owner_is_dead(test: &str, make: impl AsyncFnOnce() -> Place) {
 }
 
 /// A process is killed after it has posted a letter that must be posted once.
-async fn a_call_was_interrupted(test: &str, make: impl AsyncFnOnce() -> Place) {
+async fn a_call_was_interrupted(night: Night) {
+    let test = format!("nights::{}::a_call_was_interrupted", night.name);
     Owner::be(Office::KilledAfter, async |it| {
         it.post_at_most_once(ORDER, "ann").await
     })
     .await;
-    let place = &make().await;
+    let place = &night.place.await;
     let service = Service::new(place);
     let mut night = Transcript::new(place);
-    Owner::start(test, place).kill();
+    Owner::start(&test, place).kill();
     until_lapsed(place).await;
     night.refused(&refusal(service.post_at_most_once(ORDER, "ann").await));
     night.run("idem stuck", 3);
@@ -82,8 +110,8 @@ async fn a_call_was_interrupted(test: &str, make: impl AsyncFnOnce() -> Place) {
 }
 
 /// The first try failed before a deploy, which renamed an argument. The retry comes after it.
-async fn a_deploy_changed_the_fingerprint(_test: &str, make: impl AsyncFnOnce() -> Place) {
-    let place = &make().await;
+async fn a_deploy_changed_the_fingerprint(night: Night) {
+    let place = &night.place.await;
     let mut service = Service::new(place);
     let mut night = Transcript::new(place);
     service.office = Office::Closed;
@@ -109,8 +137,8 @@ async fn a_deploy_changed_the_fingerprint(_test: &str, make: impl AsyncFnOnce() 
 }
 
 /// A result of the build before cannot be read by the build after a deploy.
-async fn results_no_longer_decode(_test: &str, make: impl AsyncFnOnce() -> Place) {
-    let place = &make().await;
+async fn results_no_longer_decode(night: Night) {
+    let place = &night.place.await;
     let service = Service::new(place);
     let mut night = Transcript::new(place);
     let letter = service.post(ORDER, "ann").await.unwrap();
@@ -135,42 +163,3 @@ async fn results_no_longer_decode(_test: &str, make: impl AsyncFnOnce() -> Place
     assert_eq!(service.letters(), 1, "the letter was not posted again");
     night.is_on_the_page("results no longer decode");
 }
-
-/// Runs each night on each store.
-macro_rules! on_each_store {
-    ($($(#[$attribute:meta])* $place:ident),*) => {$(
-        mod $place {
-            use super::Place;
-
-            on_each_store!(@nights $place [$(#[$attribute])*]
-                the_owner_is_dead,
-                a_call_was_interrupted,
-                a_deploy_changed_the_fingerprint,
-                results_no_longer_decode
-            );
-        }
-    )*};
-    (@nights $place:ident $attributes:tt $($night:ident),*) => {
-        $(on_each_store!(@night $place $attributes $night);)*
-    };
-    (@night $place:ident [$($attribute:tt)*] $night:ident) => {
-        #[tokio::test]
-        $($attribute)*
-        async fn $night() {
-            let test = concat!("nights::", stringify!($place), "::", stringify!($night));
-            super::$night(test, Place::$place).await;
-        }
-    };
-}
-
-on_each_store!(
-    sqlite,
-    #[ignore = "IDEM_TEST_POSTGRES_URL"]
-    postgres,
-    #[ignore = "IDEM_TEST_MARIADB_URL"]
-    mysql,
-    #[ignore = "IDEM_TEST_REDIS_URL"]
-    redis,
-    #[ignore = "IDEM_TEST_REDIS_CLUSTER_URLS"]
-    redis_cluster
-);

@@ -2,16 +2,49 @@
 
 use std::time::Duration;
 
-use idem_runtime::outbox::{Connection, Message, Outbox, Relay};
+use idem_runtime::Key;
+use idem_runtime::outbox::{Message, Outbox, Relay};
 use idem_runtime::store::ManualChange;
-use idem_runtime::{Key, MySqlStore, PostgresStore, SqliteStore};
-use idem_tests::backends::{MARIADB, POSTGRES};
+use idem_tests::sql::{AnyPool, Sql};
+use idem_tests::{on_stores, places};
 
-use super::{Asked, Place, unique, variable};
+use super::{Asked, Place, unique};
+
+on_stores! { [transactions] Desk::open: parked_messages_are_requeued_and_discarded }
+
+/// A store, and an outbox in its database. On a server, the table of the outbox has a name of its own.
+struct Desk {
+    place: Place,
+    pool: AnyPool,
+    outbox: Outbox,
+    /// Option of the command that names the table, if it is not the default.
+    table: Vec<String>,
+}
+
+impl Desk {
+    async fn open<S: Sql>(place: places::Place<S>) -> Self {
+        let home = place.home().await.unwrap();
+        let (mut outbox, mut table) = (S::outbox(&home), Vec::new());
+        if !place.needs().is_empty() {
+            let name = unique();
+            outbox = outbox.with_table(&name).unwrap();
+            table = vec!["--outbox-table".to_owned(), name];
+        }
+        outbox.migrate().await.unwrap();
+        Self {
+            place: Place::in_home(&place, &home).await,
+            pool: S::any(&home),
+            outbox,
+            table,
+        }
+    }
+}
 
 /// Enqueues a message that every delivery fails, and waits until it is parked.
-async fn park<C: Connection + ?Sized>(outbox: &Outbox, connection: &mut C) -> Key {
-    let key = outbox.enqueue(connection, "letters", &7).await.unwrap();
+async fn park(outbox: &Outbox, pool: &AnyPool) -> Key {
+    let mut tx = pool.begin().await.unwrap();
+    let key = tx.enqueue(outbox.message("letters", &7)).await.unwrap();
+    tx.commit().await.unwrap();
     deliver(outbox).await;
     key
 }
@@ -30,14 +63,16 @@ async fn deliver(outbox: &Outbox) {
 }
 
 /// Parked messages are listed without their payloads, delivered again, and deleted.
-async fn parked_messages_are_requeued_and_discarded<C: Connection + ?Sized>(
-    place: &Place,
-    outbox: &Outbox,
-    connection: &mut C,
-    table: &[&str],
-) {
-    let idem = |arguments: &[&str]| place.idem(&[&["outbox"], table, arguments].concat());
-    let key = park(outbox, connection).await;
+async fn parked_messages_are_requeued_and_discarded(desk: Desk) {
+    let Desk {
+        place,
+        pool,
+        outbox,
+        table,
+    } = &desk;
+    let table: Vec<_> = table.iter().map(String::as_str).collect();
+    let idem = |arguments: &[&str]| place.idem(&[&["outbox"], &table[..], arguments].concat());
+    let key = park(outbox, pool).await;
     let listed = idem(&["list"]).expect(0, &["parked     1", "letters", "no stamps\\u{1b}[2J"]);
     assert!(!listed.out.contains('\u{1b}'), "{listed:?}");
     let listed = idem(&["list", "--json", "--payloads"]).expect(0, &[]);
@@ -73,43 +108,9 @@ async fn parked_messages_are_requeued_and_discarded<C: Connection + ?Sized>(
 }
 
 #[tokio::test]
-async fn sqlite() {
-    let place = Place::sqlite().await;
-    let store = SqliteStore::connect(&place.url).await.unwrap();
-    let outbox = Outbox::new(&store);
-    outbox.migrate().await.unwrap();
-    let mut connection = store.pool().acquire().await.unwrap();
-    parked_messages_are_requeued_and_discarded(&place, &outbox, &mut *connection, &[]).await;
-}
-
-#[tokio::test]
-#[ignore = "IDEM_TEST_POSTGRES_URL"]
-async fn postgres() {
-    let (place, name) = (Place::postgres().await, unique());
-    let store = PostgresStore::connect(&variable(POSTGRES)).await.unwrap();
-    let outbox = Outbox::new(&store).with_table(&name).unwrap();
-    outbox.migrate().await.unwrap();
-    let mut connection = store.pool().acquire().await.unwrap();
-    let table = ["--outbox-table", &name];
-    parked_messages_are_requeued_and_discarded(&place, &outbox, &mut *connection, &table).await;
-}
-
-#[tokio::test]
-#[ignore = "IDEM_TEST_MARIADB_URL"]
-async fn mysql() {
-    let (place, name) = (Place::mysql().await, unique());
-    let store = MySqlStore::connect(&variable(MARIADB)).await.unwrap();
-    let outbox = Outbox::new(&store).with_table(&name).unwrap();
-    outbox.migrate().await.unwrap();
-    let mut connection = store.pool().acquire().await.unwrap();
-    let table = ["--outbox-table", &name];
-    parked_messages_are_requeued_and_discarded(&place, &outbox, &mut *connection, &table).await;
-}
-
-#[tokio::test]
 #[ignore = "IDEM_TEST_REDIS_URL"]
 async fn a_redis_store_has_none() {
-    let place = Place::redis().await;
+    let place = Place::open(places::redis()).await;
     place
         .idem(&["outbox", "list"])
         .expect_error(1, "a Redis store has no outbox");
@@ -117,12 +118,13 @@ async fn a_redis_store_has_none() {
 
 #[tokio::test]
 async fn a_message_that_was_parked_again_is_left_as_it_is() {
-    let place = Place::sqlite().await;
-    let store = SqliteStore::connect(&place.url).await.unwrap();
-    let outbox = Outbox::new(&store);
-    outbox.migrate().await.unwrap();
-    let mut connection = store.pool().acquire().await.unwrap();
-    let key = park(&outbox, &mut *connection).await;
+    let Desk {
+        place,
+        pool,
+        outbox,
+        ..
+    } = Desk::open(places::sqlite()).await;
+    let key = park(&outbox, &pool).await;
     let asked = Asked::new(
         &place,
         &format!("outbox discard {} --reason late", key.as_str()),
