@@ -17,10 +17,12 @@ mod network;
 mod own;
 mod programs;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use idem_runtime::{Idem, PostgresStore, SqliteStore, Store};
-use idem_tests::backends;
+use idem_runtime::{Idem, Store};
+use idem_tests::on_stores;
+use idem_tests::places::{Backend, Place, shared};
 
 use self::answers::Answers;
 use self::bank::Bank;
@@ -58,35 +60,30 @@ impl Work {
     }
 }
 
-async fn sqlite<C>(client: &str, losses: Kinds, send: impl FnOnce(Work) -> C)
-where
-    C: Future<Output = Answers>,
-{
-    let directory = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(directory.path().join("idem.sqlite")).await;
-    let idem = Idem::new(store.unwrap());
-    every_operation_runs_once(&format!("{client} on SQLite"), idem, losses, send).await;
+/// A store of the server.
+struct Records {
+    place: &'static str,
+    idem: Idem<Arc<dyn Store>>,
 }
 
-async fn postgres<C>(client: &str, losses: Kinds, send: impl FnOnce(Work) -> C)
-where
-    C: Future<Output = Answers>,
-{
-    let store = PostgresStore::new(backends::postgres().await.unwrap());
-    store.migrate().await.unwrap();
-    let idem = Idem::new(store);
-    every_operation_runs_once(&format!("{client} on PostgreSQL"), idem, losses, send).await;
+impl Records {
+    async fn open<S: Backend>(place: Place<S>) -> Self {
+        Self {
+            place: place.name(),
+            idem: Idem::new(shared(place).await),
+        }
+    }
 }
 
-async fn every_operation_runs_once<S, C>(
-    name: &str,
-    idem: Idem<S>,
+async fn every_operation_runs_once<C>(
+    client: &str,
+    Records { place, idem }: Records,
     losses: Kinds,
     send: impl FnOnce(Work) -> C,
 ) where
-    S: Store,
     C: Future<Output = Answers>,
 {
+    let name = format!("{client} on {place}");
     let seed = match std::env::var(SEED) {
         Ok(seed) => seed.parse().expect("IDEM_TEST_SEED is a decimal number"),
         Err(_) => rand::random(),
@@ -117,42 +114,35 @@ async fn every_operation_runs_once<S, C>(
     network.assert_lossy();
 }
 
-/// Generates a test of a client on each store.
-macro_rules! on_each_store {
-    ($client:ident, $losses:expr, $send:expr $(, ignore = $needs:literal)? $(, if $installed:path)?) => {
+/// Generates the tests of a client.
+macro_rules! client {
+    ($client:ident, $losses:expr, $send:expr $(, #[ignore = $needs:literal])? $(, if $installed:path)?) => {
         mod $client {
             use super::*;
 
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            $(#[ignore = $needs])?
-            async fn runs_every_operation_once_on_sqlite() {
-                $(if !$installed() { return; })?
-                sqlite(stringify!($client), $losses, $send).await;
-            }
+            on_stores! { [clients] $(#[ignore = $needs])? Records::open: runs_every_operation_once }
 
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-            async fn runs_every_operation_once_on_postgres() {
+            async fn runs_every_operation_once(records: Records) {
                 $(if !$installed() { return; })?
-                postgres(stringify!($client), $losses, $send).await;
+                every_operation_runs_once(stringify!($client), records, $losses, $send).await;
             }
         }
     };
 }
 
-on_each_store!(idem_client, ANY_LOSS, own::send_all);
-on_each_store!(curl, ANY_LOSS, programs::curl);
-on_each_store!(
+client!(idem_client, ANY_LOSS, own::send_all);
+client!(curl, ANY_LOSS, programs::curl);
+client!(
     requests,
     ANY_LOSS,
     |work| programs::python("with_requests.py", work),
-    ignore = "needs Python's clients: cargo xtask test runs it"
+    #[ignore = "needs Python's clients: cargo xtask test runs it"]
 );
 // The SDK does not retry a request whose reply breaks off: it raises an error immediately.
-on_each_store!(
+client!(
     stripe,
     BEFORE_THE_REPLY,
     |work| programs::python("with_stripe.py", work),
-    ignore = "needs Python's clients: cargo xtask test runs it"
+    #[ignore = "needs Python's clients: cargo xtask test runs it"]
 );
-on_each_store!(fetch, ANY_LOSS, programs::fetch, if programs::node_is_installed);
+client!(fetch, ANY_LOSS, programs::fetch, if programs::node_is_installed);
