@@ -36,7 +36,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         ],
     ),
     (
-        Bug::RepeatedClaimGetsNewGrant,
+        Bug::RepeatedClaimGetsNewFencingToken,
         &[
             "repeated_claim_keeps_its_fencing_token",
             "repeated_claims_at_once_are_one",
@@ -57,7 +57,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     ),
     (Bug::ClaimTakesOver, &["claim_never_takes_over"]),
     (
-        Bug::LateClaimGetsTheOldGrant,
+        Bug::LateClaimGetsTheOldFencingToken,
         &["delayed_claim_revives_no_lost_claim"],
     ),
     (
@@ -93,11 +93,11 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         ],
     ),
     (
-        Bug::GrantIsCounter,
+        Bug::FencingTokenIsCounter,
         &["fencing_token_is_at_least_the_clock"],
     ),
     (
-        Bug::GrantForgetsTheErased,
+        Bug::FencingTokenForgetsTheErased,
         &["fencing_tokens_never_go_back"],
     ),
     (Bug::RenewAddsToTheLease, &["renew_begins_the_lease_anew"]),
@@ -106,7 +106,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         &["lapsed_owner_is_accepted", "silent_owner_saves_steps"],
     ),
     (
-        Bug::TokenIsIgnored,
+        Bug::ClaimIdIsIgnored,
         &[
             "claim_id_is_compared",
             "step_compares_the_owner",
@@ -114,7 +114,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         ],
     ),
     (
-        Bug::GrantIsIgnored,
+        Bug::FencingTokenIsIgnored,
         &[
             "fencing_token_is_compared",
             "step_compares_the_owner",
@@ -129,12 +129,12 @@ const CAUGHT: &[(Bug, &[&str])] = &[
             "saving_an_input_is_fenced",
         ],
     ),
-    (Bug::ReleaseKeepsToken, &["released_bears_no_claim_id"]),
+    (Bug::ReleaseKeepsClaimId, &["released_bears_no_claim_id"]),
     (
         Bug::AbsentIsAccepted,
         &["absent_refuses_every_owner", "absent_takes_no_step"],
     ),
-    (Bug::EndingLosesItsKind, &["completion_keeps_its_outcome"]),
+    (Bug::OutcomeLosesItsKind, &["completion_keeps_its_outcome"]),
     (
         Bug::RepeatedCompletionIsLost,
         &[
@@ -151,7 +151,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         Bug::InterruptedRefusesItsOwner,
         &["interrupted_accepts_its_owner", "resolved_as_unknown"],
     ),
-    (Bug::InterruptDropsToken, &["interruption_is_repeatable"]),
+    (Bug::InterruptDropsClaimId, &["interruption_is_repeatable"]),
     (Bug::TakeoverOfLiveLease, &["takeover_needs_a_lapsed_lease"]),
     (
         Bug::TakeoverKeepsAttempt,
@@ -200,14 +200,14 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (Bug::TakeoverOfNothingFails, &["takeover_of_nothing_claims"]),
     (Bug::TakeoverOfReleased, &["takeover_of_settled_is_refused"]),
     (
-        Bug::ResolvedKeepsToken,
+        Bug::ResolvedKeepsClaimId,
         &["resolved_as_done", "resolved_as_not_done"],
     ),
     (
-        Bug::ResolvedKeepsGrant,
+        Bug::ResolvedKeepsFencingToken,
         &["resolved_as_done", "resolved_as_not_done"],
     ),
-    (Bug::ResolvedUnknownDropsToken, &["resolved_as_unknown"]),
+    (Bug::ResolvedUnknownDropsClaimId, &["resolved_as_unknown"]),
     (Bug::ResolvesLiveLease, &["resolving_needs_a_silent_owner"]),
     (
         Bug::ResolveIgnoresObservation,
@@ -309,7 +309,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         ],
     ),
     (Bug::EndedTakesSteps, &["settled_takes_no_step"]),
-    (Bug::StepIsLookedThenWritten, &["step_against_takeover"]),
+    (Bug::StepIsReadThenWritten, &["step_against_takeover"]),
     (Bug::StepsOutliveExpiry, &["steps_end_with_expiry"]),
     (Bug::StepsOutliveErasure, &["steps_end_with_erasure"]),
     (Bug::StepsOutlivePurging, &["steps_end_with_purging"]),
@@ -322,8 +322,8 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         Bug::RepeatedClaimBeginsAnAttempt,
         &["repeated_claim_begins_no_attempt"],
     ),
-    (Bug::ReleaseIsNotTold, &["released_attempt_is_told"]),
-    (Bug::TakeoverIsNotTold, &["lapsed_attempt_is_told"]),
+    (Bug::ReleaseIsNotLogged, &["released_attempt_is_told"]),
+    (Bug::TakeoverIsNotLogged, &["lapsed_attempt_is_told"]),
     (
         Bug::InterruptedCountsAsLapsed,
         &["interrupted_attempt_is_told"],
@@ -332,7 +332,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         Bug::OutcomeForgetsTheHistory,
         &["outcome_tells_of_the_last_attempt"],
     ),
-    (Bug::ResolutionIsNotTold, &["resolved_attempt_is_told"]),
+    (Bug::ResolutionIsNotLogged, &["resolved_attempt_is_told"]),
     (
         Bug::HistoryOutlivesTheRecord,
         &["history_ends_with_its_generation"],
@@ -352,7 +352,7 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         &["stale_change_writes_no_entry"],
     ),
     (
-        Bug::EntryIsWrittenAfterALook,
+        Bug::EntryIsWrittenAfterARead,
         &["one_of_two_operators_wins"],
     ),
     (
@@ -360,7 +360,10 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         &["entries_outlive_their_record"],
     ),
     (Bug::AuditRepeatsAnEntry, &["audit_is_listed_in_pages"]),
-    (Bug::PurgeByHandIsNotTold, &["manual_purge_is_written_down"]),
+    (
+        Bug::PurgeByHandIsNotWrittenDown,
+        &["manual_purge_is_written_down"],
+    ),
     (
         Bug::PurgeByHandLosesItsCounts,
         &["manual_purge_is_written_down"],
@@ -370,26 +373,29 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         &["manual_purge_is_written_down"],
     ),
     (
-        Bug::KeepingBeginsTheLeaseAnew,
+        Bug::SavingAnInputBeginsTheLeaseAnew,
         &["input_is_read_as_it_was_saved"],
     ),
-    (Bug::KeptLosesItsCodec, &["input_is_read_as_it_was_saved"]),
-    (Bug::KeptIsDueAtOnce, &["input_is_due_a_lease_later"]),
+    (Bug::InputLosesItsCodec, &["input_is_read_as_it_was_saved"]),
+    (Bug::InputIsDueAtOnce, &["input_is_due_a_lease_later"]),
     (
         Bug::SavingAnInputIsNotFenced,
         &["saving_an_input_is_fenced"],
     ),
-    (Bug::KeepingNeedsALease, &["silent_owner_saves_its_input"]),
     (
-        Bug::KeepingAgainIsIgnored,
+        Bug::SavingAnInputNeedsALease,
+        &["silent_owner_saves_its_input"],
+    ),
+    (
+        Bug::SavingAgainIsIgnored,
         &["saving_again_replaces_the_input"],
     ),
     (
-        Bug::KeepingAgainForgetsRecoveries,
+        Bug::SavingAgainForgetsRecoveries,
         &["saving_again_replaces_the_input"],
     ),
     (
-        Bug::KeepingAgainHastens,
+        Bug::SavingAgainHastens,
         &["saving_again_replaces_the_input"],
     ),
     (Bug::PostponedByAll, &["postponed_by_one"]),
@@ -399,15 +405,15 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     ),
     (Bug::PostponedForNothing, &["postponed_is_due_later"]),
     (Bug::RecoveriesAreNotCounted, &["recoveries_are_counted"]),
-    (Bug::LooksAreCounted, &["recoveries_are_counted"]),
+    (Bug::PostponementsAreCounted, &["recoveries_are_counted"]),
     (Bug::ForgottenHoweverRead, &["forgotten_as_it_was_read"]),
     (Bug::ForgottenTwice, &["forgotten_as_it_was_read"]),
     (
-        Bug::KeptOutlivesExpiry,
+        Bug::InputOutlivesExpiry,
         &["input_belongs_to_one_generation"],
     ),
-    (Bug::KeptOutlivesErasure, &["input_ends_with_erasure"]),
-    (Bug::KeptOutlivesPurging, &["input_ends_with_purging"]),
+    (Bug::InputOutlivesErasure, &["input_ends_with_erasure"]),
+    (Bug::InputOutlivesPurging, &["input_ends_with_purging"]),
     (Bug::DueMatchesPrefix, &["operations_are_kept_apart"]),
     (Bug::DueFoldsNames, &["operations_are_kept_apart"]),
     (Bug::DueHasNoOrder, &["longest_due_first"]),

@@ -43,7 +43,7 @@ struct Inner {
     highest: Option<FencingToken>,
     counter: i64,
     steps: BTreeMap<(RecordId, String), Payload>,
-    kept: BTreeMap<RecordId, recovery::Row>,
+    inputs: BTreeMap<RecordId, recovery::Row>,
     logs: BTreeMap<RecordId, AttemptLog>,
     members: BTreeMap<RecordId, MemberDigests>,
     audit: Vec<AuditEntry>,
@@ -99,11 +99,11 @@ impl ToyStore {
         previous: Option<FencingToken>,
         now: Timestamp,
     ) -> FencingToken {
-        if self.has(Bug::GrantIsCounter) {
+        if self.has(Bug::FencingTokenIsCounter) {
             inner.counter += 1;
             return FencingToken::from_number(inner.counter);
         }
-        if self.has(Bug::GrantForgetsTheErased) {
+        if self.has(Bug::FencingTokenForgetsTheErased) {
             // In milliseconds, the resolution of some real clocks.
             let ticks = Timestamp::from_micros(now.as_micros() / 20_000 * 20_000 + 20_000);
             return FencingToken::next(previous, ticks);
@@ -129,8 +129,8 @@ impl ToyStore {
         if previous.is_some() && !self.has(Bug::StepsOutliveExpiry) {
             drop_steps(inner, &claim.id);
         }
-        if !self.has(Bug::KeptOutlivesExpiry) {
-            inner.kept.remove(&claim.id);
+        if !self.has(Bug::InputOutlivesExpiry) {
+            inner.inputs.remove(&claim.id);
         }
         let fencing_token = self.fencing_token(inner, previous, now);
         let record = Record {
@@ -175,7 +175,7 @@ impl ToyStore {
             .copied();
         let mut fencing_token =
             self.fencing_token(inner, Some(before.fencing_token), before.read_at);
-        if self.has(Bug::LateClaimGetsTheOldGrant) {
+        if self.has(Bug::LateClaimGetsTheOldFencingToken) {
             fencing_token = late.unwrap_or(fencing_token);
         }
         let mut record = Record {
@@ -220,7 +220,7 @@ impl ToyStore {
         if self.is_own(record, claim, Bug::RepeatedClaimIgnoresFingerprint)
             && !self.has(Bug::RepeatedClaimIsStranger)
         {
-            if self.has(Bug::RepeatedClaimGetsNewGrant) {
+            if self.has(Bug::RepeatedClaimGetsNewFencingToken) {
                 record.fencing_token =
                     FencingToken::next(Some(record.fencing_token), record.read_at);
             }
@@ -278,7 +278,7 @@ impl ToyStore {
         self.has(all) || seen == *observed
     }
 
-    fn held(&self, owner: &Owner, step: impl FnOnce(&mut Record)) -> FencedWrite {
+    fn write(&self, owner: &Owner, apply: impl FnOnce(&mut Record)) -> FencedWrite {
         let mut inner = self.lock();
         let former = inner
             .former
@@ -291,23 +291,24 @@ impl ToyStore {
             };
         };
         if self.has(Bug::FormerOwnerIsAccepted) && former == Some(owner.fencing_token) {
-            step(record);
+            apply(record);
             return FencedWrite::Applied;
         }
         let is_of = (record.claim_id == Some(owner.claim_id)
-            || self.has(Bug::TokenIsIgnored) && record.claim_id.is_some())
-            && (record.fencing_token == owner.fencing_token || self.has(Bug::GrantIsIgnored));
+            || self.has(Bug::ClaimIdIsIgnored) && record.claim_id.is_some())
+            && (record.fencing_token == owner.fencing_token
+                || self.has(Bug::FencingTokenIsIgnored));
         let open = match record.state {
             State::Running => !(self.has(Bug::LapsedOwnerIsRefused) && record.is_lapsed()),
             State::Interrupted => !self.has(Bug::InterruptedRefusesItsOwner),
-            State::Released => self.has(Bug::ReleaseKeepsToken),
+            State::Released => self.has(Bug::ReleaseKeepsClaimId),
             _ => false,
         };
         if !is_of || !open {
             return FencedWrite::Fenced;
         }
         let before = record.observation();
-        step(record);
+        apply(record);
         let after = record.clone();
         self.follow(&mut inner, &before, &after, None);
         FencedWrite::Applied
@@ -315,7 +316,7 @@ impl ToyStore {
 
     fn end(&self, record: &mut Record, outcome: &Outcome) {
         record.state = match outcome {
-            Outcome::Failed(_) if self.has(Bug::EndingLosesItsKind) => State::Completed,
+            Outcome::Failed(_) if self.has(Bug::OutcomeLosesItsKind) => State::Completed,
             _ => outcome.state(),
         };
         record.payload = outcome.payload().map(|payload| self.payload(payload));
@@ -396,14 +397,14 @@ impl Store for ToyStore {
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
         if self.has(Bug::RenewAnswersFromItsRead) {
-            let answer = self.held(owner, |_| {});
+            let answer = self.write(owner, |_| {});
             tokio::time::sleep(Duration::from_millis(4)).await;
-            self.held(owner, |record| {
+            self.write(owner, |record| {
                 record.lease_until = record.read_at.after(lease);
             });
             return Ok(answer);
         }
-        Ok(self.held(owner, |record| {
+        Ok(self.write(owner, |record| {
             record.state = State::Running;
             let from = match self.has(Bug::RenewAddsToTheLease) {
                 true => record.lease_until.max(record.read_at),
@@ -416,7 +417,7 @@ impl Store for ToyStore {
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         if self.has(Bug::DropLosesHalf) {
             // Two writes with a yield between them: a drop at the yield leaves half of the outcome.
-            self.held(owner, |record| self.end(record, &Outcome::Unrecorded));
+            self.write(owner, |record| self.end(record, &Outcome::Unrecorded));
             tokio::task::yield_now().await;
             let mut inner = self.lock();
             if let Some(record) = self.live(&mut inner, &owner.id)
@@ -432,8 +433,9 @@ impl Store for ToyStore {
             let mut inner = self.lock();
             if let Some(record) = self.live(&mut inner, &owner.id)
                 && record.state.is_ended()
-                && (record.claim_id == Some(owner.claim_id) || self.has(Bug::TokenIsIgnored))
-                && (record.fencing_token == owner.fencing_token || self.has(Bug::GrantIsIgnored))
+                && (record.claim_id == Some(owner.claim_id) || self.has(Bug::ClaimIdIsIgnored))
+                && (record.fencing_token == owner.fencing_token
+                    || self.has(Bug::FencingTokenIsIgnored))
                 && !self.has(Bug::RepeatedCompletionIsLost)
             {
                 if self.has(Bug::RepeatedCompletionOverwrites) {
@@ -442,7 +444,7 @@ impl Store for ToyStore {
                 return Ok(FencedWrite::Applied);
             }
         }
-        Ok(self.held(owner, |record| self.end(record, outcome)))
+        Ok(self.write(owner, |record| self.end(record, outcome)))
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
@@ -453,19 +455,19 @@ impl Store for ToyStore {
             record.state = State::Released;
             return Ok(FencedWrite::Applied);
         }
-        Ok(self.held(owner, |record| {
+        Ok(self.write(owner, |record| {
             record.state = State::Released;
             record.ended_at = Some(record.read_at);
-            if !self.has(Bug::ReleaseKeepsToken) {
+            if !self.has(Bug::ReleaseKeepsClaimId) {
                 record.claim_id = None;
             }
         }))
     }
 
     async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        Ok(self.held(owner, |record| {
+        Ok(self.write(owner, |record| {
             record.state = State::Interrupted;
-            if self.has(Bug::InterruptDropsToken) {
+            if self.has(Bug::InterruptDropsClaimId) {
                 record.claim_id = None;
             }
         }))
@@ -492,12 +494,12 @@ impl Store for ToyStore {
             return Ok(Resolved::Stale);
         }
         let mut fencing_token = record.fencing_token;
-        if !self.has(Bug::ResolvedKeepsGrant) {
+        if !self.has(Bug::ResolvedKeepsFencingToken) {
             fencing_token = FencingToken::next(Some(fencing_token), record.read_at);
         }
         let claim_id = record
             .claim_id
-            .filter(|_| self.has(Bug::ResolvedKeepsToken));
+            .filter(|_| self.has(Bug::ResolvedKeepsClaimId));
         let before = record.observation();
         match resolution {
             Resolution::Complete(outcome) => {
@@ -511,7 +513,7 @@ impl Store for ToyStore {
             }
             Resolution::Interrupt => {
                 record.state = State::Interrupted;
-                if self.has(Bug::ResolvedUnknownDropsToken) {
+                if self.has(Bug::ResolvedUnknownDropsClaimId) {
                     record.claim_id = None;
                 }
             }
@@ -521,8 +523,8 @@ impl Store for ToyStore {
                 if !self.has(Bug::StepsOutliveErasure) {
                     drop_steps(&mut inner, &observed.id);
                 }
-                if !self.has(Bug::KeptOutlivesErasure) {
-                    inner.kept.remove(&observed.id);
+                if !self.has(Bug::InputOutlivesErasure) {
+                    inner.inputs.remove(&observed.id);
                 }
             }
         }
@@ -601,8 +603,8 @@ impl Store for ToyStore {
                 if !self.has(Bug::StepsOutlivePurging) {
                     drop_steps(&mut inner, &id);
                 }
-                if !self.has(Bug::KeptOutlivesPurging) {
-                    inner.kept.remove(&id);
+                if !self.has(Bug::InputOutlivesPurging) {
+                    inner.inputs.remove(&id);
                 }
             } else if overdue && !self.has(Bug::UnknownExpires) {
                 record.state = State::Interrupted;

@@ -78,9 +78,9 @@ impl ToyStore {
     ) {
         let resolved = before.fencing_token != after.fencing_token;
         let missing = match after.state {
-            State::Released if !resolved => self.has(Bug::ReleaseIsNotTold),
-            State::Running => self.has(Bug::TakeoverIsNotTold) && before.state == State::Running,
-            _ => resolved && self.has(Bug::ResolutionIsNotTold),
+            State::Released if !resolved => self.has(Bug::ReleaseIsNotLogged),
+            State::Running => self.has(Bug::TakeoverIsNotLogged) && before.state == State::Running,
+            _ => resolved && self.has(Bug::ResolutionIsNotLogged),
         };
         let label = self.label(label);
         let log = inner.logs.entry(after.id).or_default();

@@ -20,7 +20,7 @@ impl AuditStore for ToyStore {
         change: &ManualChange,
     ) -> Result<Resolved, StoreError> {
         let before = self.live(&mut self.lock(), &observed.id).cloned();
-        if self.has(Bug::EntryIsWrittenAfterALook) {
+        if self.has(Bug::EntryIsWrittenAfterARead) {
             // Both operators look before one of them writes.
             tokio::task::yield_now().await;
         }
@@ -28,7 +28,7 @@ impl AuditStore for ToyStore {
         let stale = resolved == Resolved::Stale;
         let written = !stale
             || self.has(Bug::StaleChangeIsWrittenDown)
-            || self.has(Bug::EntryIsWrittenAfterALook)
+            || self.has(Bug::EntryIsWrittenAfterARead)
                 && before
                     .as_ref()
                     .is_some_and(|it| it.observation() == *observed && it.is_unsettled());
@@ -65,7 +65,7 @@ impl AuditStore for ToyStore {
         let purged = self.purge(limit).await?;
         let is_told = match purged.is_nothing() {
             true => self.has(Bug::EmptyPurgeIsWrittenDown),
-            false => !self.has(Bug::PurgeByHandIsNotTold),
+            false => !self.has(Bug::PurgeByHandIsNotWrittenDown),
         };
         if is_told {
             let told = match self.has(Bug::PurgeByHandLosesItsCounts) {

@@ -14,7 +14,7 @@ use crate::bug::Bug;
 /// A recovery input, and the operation under which it is found.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
-    kept: RecoveryInput,
+    input: RecoveryInput,
     operation: String,
 }
 
@@ -23,32 +23,32 @@ impl RecoveryStore for ToyStore {
     async fn save_input(
         &self,
         owner: &Owner,
-        kept: &Payload,
+        input: &Payload,
         lease: Duration,
     ) -> Result<FencedWrite, StoreError> {
-        let mut held = None;
-        let answer = self.held(owner, |record| {
-            if self.has(Bug::KeepingBeginsTheLeaseAnew) {
+        let mut written = None;
+        let answer = self.write(owner, |record| {
+            if self.has(Bug::SavingAnInputBeginsTheLeaseAnew) {
                 record.lease_until = record.read_at.after(Duration::from_secs(3600));
             }
-            held = Some(record.clone());
+            written = Some(record.clone());
         });
         if self.has(Bug::SavingAnInputIsNotFenced) {
-            held = self.lock().records.get(&owner.id).cloned();
+            written = self.lock().records.get(&owner.id).cloned();
         }
-        let Some(record) = held else {
+        let Some(record) = written else {
             return Ok(answer);
         };
-        if self.has(Bug::KeepingNeedsALease)
+        if self.has(Bug::SavingAnInputNeedsALease)
             && (record.is_lapsed() || record.state != State::Running)
         {
             return Ok(FencedWrite::Fenced);
         }
-        let mut payload = kept.clone();
-        if self.has(Bug::KeptLosesItsCodec) {
+        let mut payload = input.clone();
+        if self.has(Bug::InputLosesItsCodec) {
             payload.codec = "json/1".into();
         }
-        let lease = match self.has(Bug::KeptIsDueAtOnce) {
+        let lease = match self.has(Bug::InputIsDueAtOnce) {
             true => Duration::ZERO,
             false => lease,
         };
@@ -60,23 +60,23 @@ impl RecoveryStore for ToyStore {
             due_at: record.read_at.after(lease),
         };
         let mut inner = self.lock();
-        if let Some(Row { kept: old, .. }) = inner.kept.get(&owner.id) {
-            if self.has(Bug::KeepingAgainIsIgnored) {
+        if let Some(Row { input: old, .. }) = inner.inputs.get(&owner.id) {
+            if self.has(Bug::SavingAgainIsIgnored) {
                 new.payload = old.payload.clone();
             }
-            if !self.has(Bug::KeepingAgainForgetsRecoveries) {
+            if !self.has(Bug::SavingAgainForgetsRecoveries) {
                 new.recoveries = old.recoveries;
             }
-            if !self.has(Bug::KeepingAgainHastens) {
+            if !self.has(Bug::SavingAgainHastens) {
                 new.due_at = new.due_at.max(old.due_at);
             }
         }
         let operation = record.identity.operation.as_str().to_owned();
         let row = Row {
-            kept: new,
+            input: new,
             operation,
         };
-        inner.kept.insert(owner.id, row);
+        inner.inputs.insert(owner.id, row);
         Ok(FencedWrite::Applied)
     }
 
@@ -89,17 +89,17 @@ impl RecoveryStore for ToyStore {
         let asked = operation.as_str();
         let inner = self.lock();
         let mut due: Vec<RecoveryInput> = inner
-            .kept
+            .inputs
             .values()
             .filter(|row| match self.bug {
                 Some(Bug::DueMatchesPrefix) => row.operation.starts_with(asked),
                 Some(Bug::DueFoldsNames) => row.operation.eq_ignore_ascii_case(asked),
                 _ => row.operation == asked,
             })
-            .map(|row| row.kept.clone())
-            .filter(|kept| kept.due_at <= now)
+            .map(|row| row.input.clone())
+            .filter(|input| input.due_at <= now)
             .collect();
-        due.sort_by_key(|kept| kept.due_at);
+        due.sort_by_key(|input| input.due_at);
         if self.has(Bug::DueHasNoOrder) {
             due.reverse();
         }
@@ -111,36 +111,36 @@ impl RecoveryStore for ToyStore {
 
     async fn begin_recovery(
         &self,
-        kept: &RecoveryInput,
+        input: &RecoveryInput,
         by: Duration,
     ) -> Result<Resolved, StoreError> {
         let counted = !self.has(Bug::RecoveriesAreNotCounted);
-        Ok(self.postpone_and_count(kept, by, u32::from(counted)))
+        Ok(self.postpone_and_count(input, by, u32::from(counted)))
     }
 
-    async fn postpone(&self, kept: &RecoveryInput, by: Duration) -> Result<Resolved, StoreError> {
-        let counted = self.has(Bug::LooksAreCounted);
-        Ok(self.postpone_and_count(kept, by, u32::from(counted)))
+    async fn postpone(&self, input: &RecoveryInput, by: Duration) -> Result<Resolved, StoreError> {
+        let counted = self.has(Bug::PostponementsAreCounted);
+        Ok(self.postpone_and_count(input, by, u32::from(counted)))
     }
 
-    async fn forget(&self, kept: &RecoveryInput) -> Result<Resolved, StoreError> {
+    async fn forget(&self, input: &RecoveryInput) -> Result<Resolved, StoreError> {
         let mut inner = self.lock();
-        if as_read(&mut inner, kept, self.has(Bug::ForgottenHoweverRead)).is_none() {
-            let gone = !inner.kept.contains_key(&kept.id);
+        if as_read(&mut inner, input, self.has(Bug::ForgottenHoweverRead)).is_none() {
+            let gone = !inner.inputs.contains_key(&input.id);
             return Ok(match self.has(Bug::ForgottenTwice) && gone {
                 true => Resolved::Done,
                 false => Resolved::Stale,
             });
         }
-        inner.kept.remove(&kept.id);
+        inner.inputs.remove(&input.id);
         Ok(Resolved::Done)
     }
 }
 
 impl ToyStore {
-    fn postpone_and_count(&self, kept: &RecoveryInput, by: Duration, recoveries: u32) -> Resolved {
+    fn postpone_and_count(&self, input: &RecoveryInput, by: Duration, recoveries: u32) -> Resolved {
         let mut inner = self.lock();
-        let Some(row) = as_read(&mut inner, kept, self.has(Bug::PostponedHoweverRead)) else {
+        let Some(row) = as_read(&mut inner, input, self.has(Bug::PostponedHoweverRead)) else {
             return match self.has(Bug::PostponedByAll) {
                 true => Resolved::Done,
                 false => Resolved::Stale,
@@ -152,18 +152,18 @@ impl ToyStore {
             false => by,
         };
         // Never the previous due time.
-        row.kept.due_at = now.after(by.max(Duration::from_micros(1)));
-        row.kept.recoveries += recoveries;
+        row.input.due_at = now.after(by.max(Duration::from_micros(1)));
+        row.input.recoveries += recoveries;
         Resolved::Done
     }
 }
 
 /// Row of a recovery input, if it has not changed since it was read (compare-and-swap).
-fn as_read<'a>(inner: &'a mut Inner, kept: &RecoveryInput, however: bool) -> Option<&'a mut Row> {
-    let row = inner.kept.get_mut(&kept.id)?;
-    let now = &row.kept;
-    let is = now.first_claimed_at == kept.first_claimed_at
-        && now.due_at == kept.due_at
-        && now.recoveries == kept.recoveries;
+fn as_read<'a>(inner: &'a mut Inner, input: &RecoveryInput, however: bool) -> Option<&'a mut Row> {
+    let row = inner.inputs.get_mut(&input.id)?;
+    let now = &row.input;
+    let is = now.first_claimed_at == input.first_claimed_at
+        && now.due_at == input.due_at
+        && now.recoveries == input.recoveries;
     (is || however).then_some(row)
 }

@@ -21,8 +21,8 @@ impl StepStore for ToyStore {
         name: &str,
         payload: &Payload,
     ) -> Result<FencedWrite, StoreError> {
-        if self.has(Bug::StepIsLookedThenWritten) {
-            let answer = self.held(owner, |_| {});
+        if self.has(Bug::StepIsReadThenWritten) {
+            let answer = self.write(owner, |_| {});
             tokio::time::sleep(Duration::from_millis(4)).await;
             if answer == FencedWrite::Applied {
                 self.write_step(owner, name, payload);
@@ -30,7 +30,7 @@ impl StepStore for ToyStore {
             return Ok(answer);
         }
         let ended_too = self.has(Bug::EndedTakesSteps) && self.is_settled(owner);
-        let answer = self.held(owner, |record| {
+        let answer = self.write(owner, |record| {
             if self.has(Bug::StepBeginsTheLeaseAnew) {
                 record.lease_until = record.read_at.after(Duration::from_secs(3600));
             }
@@ -62,8 +62,8 @@ impl StepStore for ToyStore {
     }
 
     async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        let held = self.held(owner, |_| {});
-        if held == FencedWrite::Fenced && !self.has(Bug::AnybodyReadsSteps) {
+        let owned = self.write(owner, |_| {});
+        if owned == FencedWrite::Fenced && !self.has(Bug::AnybodyReadsSteps) {
             return Ok(None);
         }
         let inner = self.lock();

@@ -35,20 +35,20 @@ impl ToyStore {
     }
 
     pub(super) fn payload(&self, payload: &Payload) -> Payload {
-        let mut kept = payload.clone();
+        let mut stored = payload.clone();
         match self.bug {
             Some(Bug::PayloadIsText) => {
-                kept.bytes = String::from_utf8_lossy(&payload.bytes)
+                stored.bytes = String::from_utf8_lossy(&payload.bytes)
                     .into_owned()
                     .into_bytes()
                     .into();
             }
             Some(Bug::PayloadEmptyIsNone) if payload.bytes.is_empty() => {
-                kept.bytes = b"null".as_slice().into();
+                stored.bytes = b"null".as_slice().into();
             }
-            Some(Bug::CodecIsTrimmed) => kept.codec = kept.codec.trim().to_lowercase().into(),
+            Some(Bug::CodecIsTrimmed) => stored.codec = stored.codec.trim().to_lowercase().into(),
             _ => {}
         }
-        kept
+        stored
     }
 }
