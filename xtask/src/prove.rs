@@ -92,7 +92,7 @@ fn histories(run: &mut Run, seed: u64) -> anyhow::Result<()> {
 /// Searches the states of the large setups, and shows how each defect of the transitions and decisions is found.
 fn explore(run: &mut Run) -> anyhow::Result<()> {
     let cargo = run.cargo();
-    for (name, option) in [("states", "--large"), ("defects", "--mutants")] {
+    for (name, option) in [("states", "--large"), ("defects", "--defects")] {
         run.step(name, |sh| {
             let search = cmd!(sh, "{cargo} run -q --release -p idem-explore -- {option}");
             Ok(search.run()?)

@@ -6,7 +6,7 @@ use crate::rules::Rules;
 use crate::setup::{Mode, Setup};
 use crate::store::FencedWrite;
 use crate::world::{
-    Call, Cell, Holder, LEASE, Orphan, Phase, Reply, ReplyTo, Request, World, claim_id,
+    Call, Cell, LEASE, Orphan, Owner, Phase, Reply, ReplyTo, Request, World, claim_id,
 };
 
 /// Times that a request is repeated.
@@ -81,9 +81,9 @@ impl Step<'_> {
                 Phase::Claiming {
                     request, sent_at, ..
                 },
-                Reply::Granted(token),
+                Reply::Granted(fencing_token),
             ) => {
-                self.granted(request, sent_at, token);
+                self.granted(request, sent_at, fencing_token);
             }
             (Phase::Claiming { request, .. }, Reply::Existing(found, read_at)) => match request {
                 // Another call won the race.
@@ -107,21 +107,21 @@ impl Step<'_> {
             }
             // The call is refused, or gets what the store has.
             (Phase::Marking | Phase::AfterLoss, _) => self.end_call(),
-            (Phase::Verifying(holder), reply) => self.verified(holder, reply),
+            (Phase::Verifying(owner), reply) => self.verified(owner, reply),
             (Phase::Idle | Phase::Waiting | Phase::Body { .. } | Phase::Over, _) => {}
         }
     }
 
-    fn granted(&mut self, request: Request, sent_at: i64, token: i64) {
-        self.decide(Orphan::Uses(token));
+    fn granted(&mut self, request: Request, sent_at: i64, fencing_token: i64) {
+        self.decide(Orphan::Uses(fencing_token));
         let connection = match request {
             Request::Open(_, connection) => connection,
             _ => 0,
         };
         self.enter(Phase::Body {
-            holder: Holder {
+            owner: Owner {
                 call: self.call(),
-                token,
+                fencing_token,
             },
             // Counted from sending.
             live_until: Some(sent_at + LEASE),
@@ -139,31 +139,31 @@ impl Step<'_> {
         }
         self.world.messages.sort_unstable();
         let orphaned = self.world.callers[usize::from(self.number)].orphaned.take();
-        if let Some(token) = orphaned {
-            let holder = Holder {
+        if let Some(fencing_token) = orphaned {
+            let owner = Owner {
                 call: self.call(),
-                token,
+                fencing_token,
             };
-            self.orphan_granted(holder, fate);
+            self.orphan_granted(owner, fate);
         }
     }
 
     /// A claim that took too long was granted.
-    pub(crate) fn orphan_granted(&mut self, holder: Holder, fate: Orphan) {
+    pub(crate) fn orphan_granted(&mut self, owner: Owner, fate: Orphan) {
         let is_used = match fate {
             Orphan::Undecided => {
-                self.world.callers[usize::from(self.number)].orphaned = Some(holder.token);
+                self.world.callers[usize::from(self.number)].orphaned = Some(owner.fencing_token);
                 return;
             }
-            Orphan::Uses(token) => {
-                let used = ClaimUse::Uses(FencingToken::from_number(token));
-                let granted = FencingToken::from_number(holder.token);
+            Orphan::Uses(fencing_token) => {
+                let used = ClaimUse::Uses(FencingToken::from_number(fencing_token));
+                let granted = FencingToken::from_number(owner.fencing_token);
                 self.rules.covers(used, granted)
             }
             Orphan::Abandoned => false,
         };
         if !is_used {
-            self.world.send(Request::Release(holder), ReplyTo::Nobody);
+            self.world.send(Request::Release(owner), ReplyTo::Nobody);
         }
     }
 
@@ -212,9 +212,12 @@ impl Step<'_> {
             }
             self.world.messages.sort_unstable();
             let inbox = self.world.callers[usize::from(self.number)].inbox.take();
-            if let Some(Reply::Granted(token)) = inbox {
-                let holder = Holder { call, token };
-                self.world.send(Request::Release(holder), ReplyTo::Nobody);
+            if let Some(Reply::Granted(fencing_token)) = inbox {
+                let owner = Owner {
+                    call,
+                    fencing_token,
+                };
+                self.world.send(Request::Release(owner), ReplyTo::Nobody);
             } else if in_doubt && !waits {
                 self.world
                     .send(Request::Get, ReplyTo::GiveBack(self.number, call));
@@ -291,7 +294,7 @@ impl Step<'_> {
     /// The body returns a value.
     pub(crate) fn finish(&mut self) {
         let Phase::Body {
-            holder,
+            owner,
             live_until,
             connection,
             ..
@@ -300,8 +303,8 @@ impl Step<'_> {
             return;
         };
         let request = match self.rules.mode {
-            Mode::Tx => Request::Commit(holder, connection),
-            Mode::Rerun | Mode::Refuse => Request::Complete(holder),
+            Mode::Tx => Request::Commit(owner, connection),
+            Mode::Rerun | Mode::Refuse => Request::Complete(owner),
         };
         self.enter(Phase::Settling {
             request,
@@ -313,7 +316,7 @@ impl Step<'_> {
 
     /// The body returns an error, or its caller drops it.
     pub(crate) fn fail(&mut self, how: Failure) {
-        let Phase::Body { holder, .. } = self.phase() else {
+        let Phase::Body { owner, .. } = self.phase() else {
             return;
         };
         let unfinished = match how {
@@ -323,8 +326,8 @@ impl Step<'_> {
         };
         // The caller need not wait for either write.
         match unfinished {
-            Unfinished::Release => self.world.send(Request::Release(holder), ReplyTo::Nobody),
-            Unfinished::Interrupt => self.world.send(Request::Interrupt(holder), ReplyTo::Nobody),
+            Unfinished::Release => self.world.send(Request::Release(owner), ReplyTo::Nobody),
+            Unfinished::Interrupt => self.world.send(Request::Interrupt(owner), ReplyTo::Nobody),
             Unfinished::Leave => {}
         }
         self.end_call();
@@ -336,15 +339,15 @@ impl Step<'_> {
             Reply::Fenced => Some(FencedWrite::Fenced),
             _ => None,
         };
-        if let Request::Commit(holder, _) = request {
+        if let Request::Commit(owner, _) = request {
             match written {
                 Some(FencedWrite::Applied) => {
-                    self.world.ghost.returns_own(holder.call);
+                    self.world.ghost.returns_own(owner.call);
                     self.end_call();
                 }
                 Some(FencedWrite::Fenced) => self.end_call(),
                 None => {
-                    self.enter(Phase::Verifying(holder));
+                    self.enter(Phase::Verifying(owner));
                     self.send(Request::Get);
                 }
             }
@@ -391,14 +394,14 @@ impl Step<'_> {
         self.end_call();
     }
 
-    fn verified(&mut self, holder: Holder, reply: Reply) {
+    fn verified(&mut self, owner: Owner, reply: Reply) {
         let Reply::Record(found, _) = reply else {
             self.end_call();
             return;
         };
         let record = found.map(|cell| cell.record(self.world.now));
-        if self.rules.was_committed(record.as_ref(), &holder.owner()) {
-            self.world.ghost.returns_own(holder.call);
+        if self.rules.was_committed(record.as_ref(), &owner.stored()) {
+            self.world.ghost.returns_own(owner.call);
         }
         self.end_call();
     }

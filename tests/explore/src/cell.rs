@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use crate::record::{
-    ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record, State,
+    self, ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Payload, Record, State,
     Timestamp,
 };
 use crate::setup::Mode;
@@ -26,7 +26,7 @@ pub(crate) const BY_OPERATOR: Value = 30;
 pub(crate) struct Cell {
     pub(crate) state: State,
     pub(crate) claim: Option<Call>,
-    pub(crate) token: i64,
+    pub(crate) fencing_token: i64,
     pub(crate) attempt: u32,
     pub(crate) lease_until: i64,
     pub(crate) value: Option<Value>,
@@ -37,9 +37,9 @@ pub(crate) struct Cell {
 
 /// Owner of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Holder {
+pub(crate) struct Owner {
     pub(crate) call: Call,
-    pub(crate) token: i64,
+    pub(crate) fencing_token: i64,
 }
 
 /// Observation of a record.
@@ -47,7 +47,7 @@ pub(crate) struct Holder {
 pub(crate) struct Seen {
     pub(crate) is_interrupted: bool,
     pub(crate) claim: Option<Call>,
-    pub(crate) token: i64,
+    pub(crate) fencing_token: i64,
     pub(crate) lease_until: i64,
 }
 
@@ -131,7 +131,7 @@ impl Cell {
             state: self.state,
             payload: self.value.map(|value| PAYLOADS[usize::from(value)].clone()),
             claim_id: self.claim.map(claim_id),
-            fencing_token: FencingToken::from_number(self.token),
+            fencing_token: FencingToken::from_number(self.fencing_token),
             attempt: self.attempt,
             lease_until: at(self.lease_until),
             on_crash: self.on_crash,
@@ -146,7 +146,7 @@ impl Cell {
         Self {
             state: record.state,
             claim: record.claim_id.map(|id| id.as_bytes()[0]),
-            token: record.fencing_token.number(),
+            fencing_token: record.fencing_token.number(),
             attempt: record.attempt,
             lease_until: record.lease_until.as_micros(),
             value: record.payload.as_ref().map(|payload| payload.bytes[0]),
@@ -160,7 +160,7 @@ impl Cell {
         Seen {
             is_interrupted: self.state == State::Interrupted,
             claim: self.claim,
-            token: self.token,
+            fencing_token: self.fencing_token,
             lease_until: self.lease_until,
         }
     }
@@ -179,18 +179,18 @@ impl Seen {
                 false => State::Running,
             },
             claim_id: self.claim.map(claim_id),
-            fencing_token: FencingToken::from_number(self.token),
+            fencing_token: FencingToken::from_number(self.fencing_token),
             lease_until: at(self.lease_until),
         }
     }
 }
 
-impl Holder {
-    pub(crate) fn owner(&self) -> Owner {
-        Owner {
+impl Owner {
+    pub(crate) fn stored(&self) -> record::Owner {
+        record::Owner {
             id: RECORD.id,
             claim_id: claim_id(self.call),
-            fencing_token: FencingToken::from_number(self.token),
+            fencing_token: FencingToken::from_number(self.fencing_token),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::rules::Rules;
 use crate::setup::{Mode, Setup};
 use crate::store::{Resolution, Resolved};
 use crate::world::{
-    BY_OPERATOR, Call, Cell, Holder, LEASE, Reply, Request, World, claim_id, outcome,
+    BY_OPERATOR, Call, Cell, LEASE, Owner, Reply, Request, World, claim_id, outcome,
 };
 
 /// Requests that a call may need. More of them are a loop.
@@ -42,11 +42,14 @@ fn ends(world: &World, rules: Rules, setup: &Setup) -> bool {
     };
     for _ in 0..ROUNDS {
         let found = match after.execute(rules, request) {
-            Some(Reply::Granted(token)) => {
-                let holder = Holder { call: LAST, token };
+            Some(Reply::Granted(fencing_token)) => {
+                let owner = Owner {
+                    call: LAST,
+                    fencing_token,
+                };
                 let settle = match setup.mode {
-                    Mode::Tx => Request::Commit(holder, 0),
-                    Mode::Rerun | Mode::Refuse => Request::Complete(holder),
+                    Mode::Tx => Request::Commit(owner, 0),
+                    Mode::Rerun | Mode::Refuse => Request::Complete(owner),
                 };
                 after.execute(rules, settle);
                 return is_ended(&after);

@@ -15,7 +15,7 @@ pub(crate) struct Ghost {
     effects: Vec<(u8, u8)>,
     /// A bit for each call whose outcome was stored.
     committed: u64,
-    highest_token: i64,
+    highest_fencing_token: i64,
     /// Fencing token of each call's last grant, and the end of its lease by the store's clock. A call may have two tokens:
     /// a late claim of a frozen caller begins another generation.
     pub(crate) leases: Vec<(i64, i64)>,
@@ -37,7 +37,7 @@ impl Ghost {
             generation: 0,
             effects: Vec::new(),
             committed: 0,
-            highest_token: 0,
+            highest_fencing_token: 0,
             leases: vec![(0, 0); calls],
             generations: vec![0; calls],
         }
@@ -56,7 +56,7 @@ impl Ghost {
         if before.is_some_and(|before| before.state.is_ended() && before != after) {
             self.violates("one outcome: an outcome changes before it expires");
         }
-        self.check_token(before, &after);
+        self.check_fencing_token(before, &after);
         if let (true, Some(value)) = (after.state.is_ended(), after.value)
             && usize::from(value) < self.leases.len()
         {
@@ -64,19 +64,20 @@ impl Ghost {
         }
     }
 
-    fn check_token(&mut self, before: Option<Cell>, after: &Cell) {
+    fn check_fencing_token(&mut self, before: Option<Cell>, after: &Cell) {
         let same_claim = before.filter(|it| it.claim == after.claim && it.state != State::Released);
         if let Some(before) = same_claim {
-            if before.token != after.token && after.claim.is_some() {
+            if before.fencing_token != after.fencing_token && after.claim.is_some() {
                 self.violates("repeated claims: a claim has two fencing tokens");
             }
-        } else if after.state == State::Running && after.token <= self.highest_token {
+        } else if after.state == State::Running && after.fencing_token <= self.highest_fencing_token
+        {
             self.violates("fencing tokens: a new claim has no higher token");
         }
-        if after.token < self.highest_token {
+        if after.fencing_token < self.highest_fencing_token {
             self.violates("fencing tokens: the token of a key decreases");
         }
-        self.highest_token = self.highest_token.max(after.token);
+        self.highest_fencing_token = self.highest_fencing_token.max(after.fencing_token);
     }
 
     /// The store granted a claim.
@@ -166,6 +167,6 @@ impl Ghost {
 }
 
 fn lease_of(record: &Record) -> (i64, i64) {
-    let token = record.fencing_token.number();
-    (token, record.lease_until.as_micros())
+    let fencing_token = record.fencing_token.number();
+    (fencing_token, record.lease_until.as_micros())
 }

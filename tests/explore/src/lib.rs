@@ -18,7 +18,6 @@ mod cell;
 mod decisions;
 mod ending;
 mod ghost;
-mod mutants;
 mod rules;
 mod search;
 mod server;
@@ -29,6 +28,5 @@ mod world;
 // Paths that the decisions have at home.
 pub(crate) use idem_store::{record, store};
 
-pub use crate::mutants::Mutant;
 pub use crate::search::{Found, Search, search};
 pub use crate::setup::{Budget, Mode, Setup};

@@ -1,21 +1,22 @@
 //! Searches all states of each setup, and prints their numbers; or shows how each defect is found.
 //!
-//! `idem-explore [--large] [--mutants] [--only SETUP]`
+//! `idem-explore [--large] [--defects] [--only SETUP]`
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use idem_explore::{Found, Mutant, Setup, search};
+use idem_explore::{Found, Setup, search};
+use idem_reference::{Defect, Tool};
 use lexopt::prelude::{Long, ValueExt as _};
 
 fn main() -> anyhow::Result<ExitCode> {
-    let (mut setups, mut mutants, mut only) = (Setup::SMALL, false, None);
+    let (mut setups, mut defects, mut only) = (Setup::SMALL, false, None);
     let mut args = lexopt::Parser::from_env();
     while let Some(arg) = args.next()? {
         match arg {
             Long("large") => setups = Setup::LARGE,
-            Long("mutants") => mutants = true,
+            Long("defects") => defects = true,
             Long("only") => only = Some(args.value()?.string()?),
             other => return Err(other.unexpected().into()),
         }
@@ -24,8 +25,8 @@ fn main() -> anyhow::Result<ExitCode> {
         .iter()
         .filter(|it| only.as_ref().is_none_or(|only| only == it.name));
     let setups: Vec<_> = setups.copied().collect();
-    Ok(match mutants {
-        true => find_mutants(&setups),
+    Ok(match defects {
+        true => find_defects(&setups),
         false => explore(&setups),
     })
 }
@@ -52,12 +53,12 @@ fn explore(setups: &[Setup]) -> ExitCode {
 }
 
 /// Searches with each defect, until one setup shows it. Fails if a defect is not found.
-fn find_mutants(setups: &[Setup]) -> ExitCode {
-    let mut missed = 0;
-    for mutant in Mutant::ALL {
-        println!("\n{}:", mutant.about());
+fn find_defects(setups: &[Setup]) -> ExitCode {
+    let (all, mut missed) = (Defect::of(Tool::Exploration), 0);
+    for defect in &all {
+        println!("\n{}:", defect.about());
         let found = setups.iter().find_map(|setup| {
-            let search = search(setup, Some(*mutant), show);
+            let search = search(setup, Some(*defect), show);
             end_line();
             Some((setup, search.states, search.found?))
         });
@@ -72,8 +73,7 @@ fn find_mutants(setups: &[Setup]) -> ExitCode {
             }
         }
     }
-    let all = Mutant::ALL.len();
-    println!("\n{} of {all} defects found", all - missed);
+    println!("\n{} of {} defects found", all.len() - missed, all.len());
     if missed == 0 {
         ExitCode::SUCCESS
     } else {

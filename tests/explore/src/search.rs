@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash as _, Hasher};
 
+use idem_reference::{Defect, Transitions};
+
 use crate::ending::{Endings, can_end};
-use crate::mutants::Mutant;
 use crate::rules::Rules;
 use crate::setup::{Mode, Setup};
 use crate::step::Action;
@@ -37,10 +38,10 @@ pub struct Found {
 ///
 /// States are compared by 64 bits of hash. Among a hundred million states, two that differ would be taken for one with
 /// a probability below 1 in 3,000.
-pub fn search(setup: &Setup, mutant: Option<Mutant>, mut show: impl FnMut(u64)) -> Search {
+pub fn search(setup: &Setup, defect: Option<Defect>, mut show: impl FnMut(u64)) -> Search {
     let rules = Rules {
         mode: setup.mode,
-        mutant,
+        transitions: Transitions { defect },
     };
     let first = World::first(setup);
     let mut known = Known::default();
@@ -123,9 +124,9 @@ fn broken(
 /// Checks what the observer has seen, and the bodies that run.
 fn seen_by_observer(world: &World) -> Option<&'static str> {
     let valid = |phase: &Phase| match phase {
-        Phase::Body { holder, .. } => {
-            let (token, until) = world.ghost.leases[usize::from(holder.call)];
-            token == holder.token && until > world.now
+        Phase::Body { owner, .. } => {
+            let (fencing_token, until) = world.ghost.leases[usize::from(owner.call)];
+            fencing_token == owner.fencing_token && until > world.now
         }
         _ => false,
     };

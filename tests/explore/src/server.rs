@@ -1,11 +1,13 @@
 //! The store: executes a request by the reference transitions.
 
+use idem_reference::{Defect, Transitions};
+
 use crate::record::{FencingToken, Record};
 use crate::rules::Rules;
 use crate::store::transitions::Purge;
 use crate::store::{ClaimOutcome, FencedWrite, Resolution, Resolved};
 use crate::world::{
-    Call, Cell, Holder, OpenTransaction, Reply, Request, World, at, claim_of, outcome,
+    Call, Cell, LEASE, OpenTransaction, Owner, Reply, Request, World, at, claim_of, micros, outcome,
 };
 
 impl World {
@@ -17,35 +19,34 @@ impl World {
 
     /// Executes a request. None: it waits for the end of a transaction.
     pub(crate) fn execute(&mut self, rules: Rules, request: Request) -> Option<Reply> {
-        let is_locked = self.open.is_some() && !rules.is(crate::Mutant::IgnoresLocks);
+        let by = rules.transitions;
+        let is_locked = self.open.is_some() && !rules.is(Defect::IgnoresLocks);
         Some(match request {
             Request::Get => Reply::Record(self.live().as_ref().map(Cell::of), self.now),
             Request::Open(call, connection) => self.open_in(rules, call, connection),
-            Request::Commit(holder, connection) => self.commit(rules, holder, connection),
+            Request::Commit(owner, connection) => self.commit(rules, owner, connection),
             _ if is_locked => return None,
-            Request::Claim(call) => self.change_or_begin(rules, call, |rules, record, claim| {
-                rules.claim(record, claim)
-            }),
+            Request::Claim(call) => self.change_or_begin(rules, call, Transitions::claim),
             Request::TakeOver(call, seen) => {
-                self.change_or_begin(rules, call, |rules, record, claim| {
-                    rules.take_over(record, &seen.observation(), claim)
+                self.change_or_begin(rules, call, |by, record, claim| {
+                    by.take_over(record, &seen.observation(), claim)
                 })
             }
             Request::Mark(seen) => {
                 let resolved = self.resolve(rules, &seen.observation(), &Resolution::Interrupt);
                 Reply::Resolved(resolved == Resolved::Done)
             }
-            Request::Renew(holder) => {
-                self.write(holder, |record| rules.renew(record, &holder.owner()))
-            }
-            Request::Complete(holder) => self.write(holder, |record| {
-                rules.complete(record, &holder.owner(), &outcome(holder.call))
+            Request::Renew(owner) => self.write(owner, |record| {
+                by.renew(record, &owner.stored(), micros(LEASE))
             }),
-            Request::Release(holder) => {
-                self.write(holder, |record| rules.release(record, &holder.owner()))
+            Request::Complete(owner) => self.write(owner, |record| {
+                by.complete(record, &owner.stored(), &outcome(owner.call))
+            }),
+            Request::Release(owner) => {
+                self.write(owner, |record| by.release(record, &owner.stored()))
             }
-            Request::Interrupt(holder) => {
-                self.write(holder, |record| rules.interrupt(record, &holder.owner()))
+            Request::Interrupt(owner) => {
+                self.write(owner, |record| by.interrupt(record, &owner.stored()))
             }
         })
     }
@@ -55,7 +56,7 @@ impl World {
         &mut self,
         rules: Rules,
         call: Call,
-        claim: impl FnOnce(Rules, &mut Record, &crate::store::ClaimRequest) -> ClaimOutcome,
+        claim: impl FnOnce(Transitions, &mut Record, &crate::store::ClaimRequest) -> ClaimOutcome,
     ) -> Reply {
         let is_own = self
             .live()
@@ -77,29 +78,29 @@ impl World {
         &self,
         rules: Rules,
         call: Call,
-        claim: impl FnOnce(Rules, &mut Record, &crate::store::ClaimRequest) -> ClaimOutcome,
+        claim: impl FnOnce(Transitions, &mut Record, &crate::store::ClaimRequest) -> ClaimOutcome,
     ) -> (ClaimOutcome, Record) {
         let request = claim_of(call, rules.mode);
         match self.live() {
             Some(mut record) => {
-                let claimed = claim(rules, &mut record, &request);
+                let claimed = claim(rules.transitions, &mut record, &request);
                 (claimed, record)
             }
             None => {
-                let expired = self.record.map(|cell| cell.token);
+                let expired = self.record.map(|cell| cell.fencing_token);
                 let floor = self.floor.max(expired).map(FencingToken::from_number);
-                let record = rules.begin(&request, floor, at(self.now));
+                let record = rules.transitions.begin(&request, floor, at(self.now));
                 let granted = crate::store::Granted::on(&record);
                 (ClaimOutcome::Granted(granted), record)
             }
         }
     }
 
-    fn write(&mut self, holder: Holder, write: impl FnOnce(&mut Record) -> FencedWrite) -> Reply {
+    fn write(&mut self, owner: Owner, write: impl FnOnce(&mut Record) -> FencedWrite) -> Reply {
         let Some(mut record) = self.live() else {
             return Reply::Fenced;
         };
-        let is_owner = holder.owner().owns(&record);
+        let is_owner = owner.stored().owns(&record);
         match write(&mut record) {
             FencedWrite::Applied => {
                 if !is_owner {
@@ -107,7 +108,7 @@ impl World {
                         .broken("fencing: the store accepts a write that is not the owner's");
                 }
                 self.put(Some(Cell::of(&record)));
-                self.ghost.renewed(holder.call, &record);
+                self.ghost.renewed(owner.call, &record);
                 Reply::Applied
             }
             FencedWrite::Fenced => Reply::Fenced,
@@ -124,7 +125,7 @@ impl World {
         let Some(mut record) = self.live() else {
             return Resolved::Stale;
         };
-        let resolved = rules.resolve(&mut record, observed, resolution);
+        let resolved = rules.transitions.resolve(&mut record, observed, resolution);
         if resolved == Resolved::Done {
             match resolution {
                 Resolution::Erase => self.remove(),
@@ -140,7 +141,7 @@ impl World {
             return false;
         };
         let mut record = cell.record(self.now);
-        match rules.purge(&mut record) {
+        match rules.transitions.purge(&mut record) {
             Purge::NotDue => false,
             Purge::Interrupted => {
                 self.put(Some(Cell::of(&record)));
@@ -155,10 +156,10 @@ impl World {
     }
 
     fn open_in(&mut self, rules: Rules, call: Call, connection: u8) -> Reply {
-        if self.open.is_some() && !rules.is(crate::Mutant::IgnoresLocks) {
+        if self.open.is_some() && !rules.is(Defect::IgnoresLocks) {
             return Reply::Locked;
         }
-        let (claimed, record) = self.claimed(rules, call, Rules::claim);
+        let (claimed, record) = self.claimed(rules, call, Transitions::claim);
         if let ClaimOutcome::Granted(_) = claimed {
             self.open = Some(OpenTransaction {
                 connection: (call, connection),
@@ -168,22 +169,25 @@ impl World {
         reply_of(claimed)
     }
 
-    fn commit(&mut self, rules: Rules, holder: Holder, connection: u8) -> Reply {
-        let own = (holder.call, connection);
+    fn commit(&mut self, rules: Rules, owner: Owner, connection: u8) -> Reply {
+        let own = (owner.call, connection);
         let Some(open) = self.open.filter(|open| open.connection == own) else {
             // With the defect, the transaction of another caller has replaced it, and this one still commits.
-            if rules.is(crate::Mutant::IgnoresLocks) && self.open.is_some() {
+            if rules.is(Defect::IgnoresLocks) && self.open.is_some() {
                 self.ghost.commits_data(self.live().is_some());
             }
             return Reply::Failed;
         };
         self.open = None;
         let mut record = open.cell.record(self.now);
-        let completed = rules.complete(&mut record, &holder.owner(), &outcome(holder.call));
+        let completed =
+            rules
+                .transitions
+                .complete(&mut record, &owner.stored(), &outcome(owner.call));
         if completed == FencedWrite::Fenced {
             return Reply::Fenced;
         }
-        if !rules.is(crate::Mutant::CommitsDataAlone) {
+        if !rules.is(Defect::CommitsRowsAlone) {
             self.put(Some(Cell::of(&record)));
         }
         self.ghost.commits_data(self.live().is_some());
@@ -197,7 +201,7 @@ impl World {
     }
 
     fn remove(&mut self) {
-        let deleted = self.record.map(|cell| cell.token);
+        let deleted = self.record.map(|cell| cell.fencing_token);
         self.floor = self.floor.max(deleted);
         self.record = None;
     }

@@ -7,7 +7,7 @@ use crate::rules::Rules;
 use crate::setup::{Mode, Setup};
 use crate::store::{Resolution, Resolved};
 use crate::world::{
-    BY_OPERATOR, Caller, Holder, Message, Orphan, Phase, Reply, ReplyTo, Request, World, outcome,
+    BY_OPERATOR, Caller, Message, Orphan, Owner, Phase, Reply, ReplyTo, Request, World, outcome,
 };
 
 /// One step from a state to the next.
@@ -129,7 +129,7 @@ impl World {
             }
             Phase::Body {
                 did_it,
-                holder,
+                owner,
                 live_until,
                 ..
             } => {
@@ -143,7 +143,7 @@ impl World {
                 if did_it || !is_leased {
                     actions.push(Action::Finish(number));
                 }
-                let renews = |it: &Message| matches!(it.to, ReplyTo::Heartbeat(_, call, _) if call == holder.call);
+                let renews = |it: &Message| matches!(it.to, ReplyTo::Heartbeat(_, call, _) if call == owner.call);
                 let may_renew = is_leased && self.left.renewals > 0 && live_until.is_some();
                 if may_renew && !self.messages.iter().any(renews) {
                     actions.push(Action::Renew(number));
@@ -249,17 +249,17 @@ impl World {
     }
 
     fn take_effect(&mut self, number: u8) {
-        if let Phase::Body { holder, did_it, .. } = &mut self.callers[usize::from(number)].phase {
+        if let Phase::Body { owner, did_it, .. } = &mut self.callers[usize::from(number)].phase {
             *did_it = true;
-            self.ghost.took_effect(holder.call);
+            self.ghost.took_effect(owner.call);
         }
     }
 
     fn renew(&mut self, number: u8) {
-        if let Phase::Body { holder, .. } = self.callers[usize::from(number)].phase {
+        if let Phase::Body { owner, .. } = self.callers[usize::from(number)].phase {
             self.left.renewals -= 1;
-            let to = ReplyTo::Heartbeat(number, holder.call, self.now);
-            self.send(Request::Renew(holder), to);
+            let to = ReplyTo::Heartbeat(number, owner.call, self.now);
+            self.send(Request::Renew(owner), to);
         }
     }
 
@@ -314,9 +314,13 @@ impl World {
                 reply => self.step(number, rules, setup).receive(reply),
             },
             ReplyTo::Orphan(number, fate) => {
-                if let (Reply::Granted(token), Some(call)) = (reply, message.request.call()) {
-                    let holder = Holder { call, token };
-                    self.step(number, rules, setup).orphan_granted(holder, fate);
+                if let (Reply::Granted(fencing_token), Some(call)) = (reply, message.request.call())
+                {
+                    let owner = Owner {
+                        call,
+                        fencing_token,
+                    };
+                    self.step(number, rules, setup).orphan_granted(owner, fate);
                 }
             }
             ReplyTo::GiveBack(_, call) => self.give_back(call, reply),
@@ -331,22 +335,22 @@ impl World {
             return;
         };
         let record = found.map(|cell| cell.record(read_at));
-        let token =
+        let fencing_token =
             crate::decisions::abandoned_token(record.as_ref(), crate::world::claim_id(call));
-        if let Some(token) = token {
-            let holder = Holder {
+        if let Some(fencing_token) = fencing_token {
+            let owner = Owner {
                 call,
-                token: token.number(),
+                fencing_token: fencing_token.number(),
             };
-            self.send(Request::Release(holder), ReplyTo::Nobody);
+            self.send(Request::Release(owner), ReplyTo::Nobody);
         }
     }
 
     fn renewed(&mut self, number: u8, call: u8, sent_at: i64, reply: Reply) {
         let live_until = match &mut self.callers[usize::from(number)].phase {
             Phase::Body {
-                holder, live_until, ..
-            } if holder.call == call => live_until,
+                owner, live_until, ..
+            } if owner.call == call => live_until,
             _ => return,
         };
         *live_until = match reply {

@@ -1,7 +1,7 @@
 //! A state: the record, the messages, the callers, and what an observer remembers.
 
 pub(crate) use crate::cell::{
-    BY_OPERATOR, Call, Cell, Holder, LEASE, Seen, at, claim_id, claim_of, micros, outcome,
+    BY_OPERATOR, Call, Cell, LEASE, Owner, Seen, at, claim_id, claim_of, micros, outcome,
 };
 use crate::ghost::Ghost;
 use crate::setup::{Budget, Setup};
@@ -48,14 +48,14 @@ pub(crate) enum Request {
     TakeOver(Call, Seen),
     /// Marks a record whose owner is gone.
     Mark(Seen),
-    Renew(Holder),
-    Complete(Holder),
-    Release(Holder),
-    Interrupt(Holder),
+    Renew(Owner),
+    Complete(Owner),
+    Release(Owner),
+    Interrupt(Owner),
     /// Claims in a transaction on this connection.
     Open(Call, u8),
     /// Changes the data, completes and commits on this connection.
-    Commit(Holder, u8),
+    Commit(Owner, u8),
 }
 
 /// Receiver of a reply.
@@ -115,7 +115,7 @@ pub(crate) enum Phase {
     Marking,
     /// Runs the body.
     Body {
-        holder: Holder,
+        owner: Owner,
         /// By its own clock. None: it knows that it has lost the lease.
         live_until: Option<i64>,
         did_it: bool,
@@ -130,7 +130,7 @@ pub(crate) enum Phase {
     /// Reads the outcome of the call that took over.
     AfterLoss,
     /// Reads whether its commit took effect.
-    Verifying(Holder),
+    Verifying(Owner),
     /// All calls have ended.
     Over,
 }

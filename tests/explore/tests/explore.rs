@@ -2,7 +2,8 @@
 
 use std::thread;
 
-use idem_explore::{Mutant, Search, Setup, search};
+use idem_explore::{Search, Setup, search};
+use idem_reference::{Defect, Tool};
 
 /// Number of states of each small setup. Another number means that the protocol or the search has changed.
 const STATES: &[(&str, u64)] = &[
@@ -17,30 +18,30 @@ const STATES: &[(&str, u64)] = &[
 ];
 
 /// Each defect, with the setup that shows it and the number of steps of the shortest way there.
-const FOUND: &[(Mutant, &str, usize)] = &[
-    (Mutant::CompletesWithoutFencing, "rerun, time", 11),
-    (Mutant::OverwritesOutcome, "rerun, time", 15),
-    (Mutant::RenewsWithoutFencing, "rerun, renewal", 9),
-    (Mutant::TakesOverWithoutCompare, "rerun, renewal", 11),
-    (Mutant::TakesOverLiveLease, "rerun, time", 7),
-    (Mutant::ClaimTakesOver, "rerun, messages", 5),
-    (Mutant::ReleasesForNewClaim, "rerun, time", 10),
-    (Mutant::ForgetsClaimId, "rerun, messages", 3),
-    (Mutant::RepeatedClaimGetsNewToken, "rerun, messages", 3),
-    (Mutant::ForgetsDeletedToken, "rerun, operator", 9),
-    (Mutant::ResolvesWithoutCompare, "rerun, operator", 8),
-    (Mutant::PurgesUnknown, "refuse, operator", 7),
-    (Mutant::ResolutionKeepsOwner, "rerun, operator", 11),
-    (Mutant::IgnoresLocks, "tx, messages", 10),
-    (Mutant::CommitsDataAlone, "tx, messages", 1),
-    (Mutant::ReturnsLostValue, "rerun, time", 11),
-    (Mutant::ReturnsValueAfterLease, "rerun, messages", 9),
-    (Mutant::LateAnswerReleases, "rerun, messages", 9),
-    (Mutant::DropReleases, "refuse, crash", 10),
-    (Mutant::UnknownErrorReleases, "refuse, crash", 10),
-    (Mutant::TakesOverRefused, "refuse, crash", 11),
-    (Mutant::WaitsForLapsed, "rerun, time", 2),
-    (Mutant::BelievesCommit, "tx, messages", 6),
+const FOUND: &[(Defect, &str, usize)] = &[
+    (Defect::CompletesWithoutFencing, "rerun, time", 11),
+    (Defect::RenewsWithoutFencing, "rerun, renewal", 9),
+    (Defect::ReleasesWithoutFencing, "rerun, time", 10),
+    (Defect::OverwritesOutcomeOfOthers, "rerun, time", 15),
+    (Defect::TakesOverUnseen, "rerun, renewal", 11),
+    (Defect::TakesOverLiveLease, "rerun, time", 7),
+    (Defect::TakesOverRefused, "refuse, crash", 11),
+    (Defect::ClaimTakesOver, "rerun, messages", 5),
+    (Defect::ForgetsClaimId, "rerun, messages", 3),
+    (Defect::RepeatedClaimGetsNewToken, "rerun, messages", 3),
+    (Defect::ForgetsDeletedToken, "rerun, operator", 9),
+    (Defect::ResolvesUnseen, "rerun, operator", 8),
+    (Defect::ResolutionKeepsOwner, "rerun, operator", 11),
+    (Defect::PurgesUnknown, "refuse, operator", 7),
+    (Defect::IgnoresLocks, "tx, messages", 10),
+    (Defect::CommitsRowsAlone, "tx, messages", 1),
+    (Defect::ReturnsLostValue, "rerun, time", 11),
+    (Defect::ReturnsValueAfterLease, "rerun, messages", 9),
+    (Defect::LateAnswerReleases, "rerun, messages", 9),
+    (Defect::DropReleases, "refuse, crash", 10),
+    (Defect::UnknownErrorReleases, "refuse, crash", 10),
+    (Defect::WaitsForLapsed, "rerun, time", 2),
+    (Defect::BelievesCommit, "tx, messages", 6),
 ];
 
 /// Runs a check for each item, on two threads.
@@ -54,9 +55,9 @@ fn each<T: Sync>(all: &[T], check: impl Fn(&T) + Sync) {
     });
 }
 
-fn searched(name: &str, mutant: Option<Mutant>) -> Search {
+fn searched(name: &str, defect: Option<Defect>) -> Search {
     let setup = Setup::SMALL.iter().find(|it| it.name == name);
-    search(setup.expect("a setup of this name"), mutant, |_| {})
+    search(setup.expect("a setup of this name"), defect, |_| {})
 }
 
 #[test]
@@ -77,15 +78,15 @@ fn every_state_of_the_small_setups_keeps_the_promises() {
 
 #[test]
 fn each_defect_is_found_by_the_shortest_way() {
-    let named: Vec<_> = FOUND.iter().map(|(mutant, ..)| *mutant).collect();
-    assert_eq!(named, Mutant::ALL);
-    each(FOUND, |(mutant, name, steps)| {
-        let found = searched(name, Some(*mutant)).found;
-        let found = found.unwrap_or_else(|| panic!("`{}` is not found", mutant.about()));
+    let named: Vec<_> = FOUND.iter().map(|(defect, ..)| *defect).collect();
+    assert_eq!(named, Defect::of(Tool::Exploration));
+    each(FOUND, |(defect, name, steps)| {
+        let found = searched(name, Some(*defect)).found;
+        let found = found.unwrap_or_else(|| panic!("`{}` is not found", defect.about()));
         assert_eq!(
             found.trace.len(),
             *steps,
-            "{mutant:?}: {}\n{}",
+            "{defect:?}: {}\n{}",
             found.promise,
             found.trace.join("\n")
         );
@@ -95,7 +96,7 @@ fn each_defect_is_found_by_the_shortest_way() {
 #[test]
 fn a_search_gives_the_same_numbers_each_time() {
     let numbers = || {
-        let search = searched("refuse, crash", Some(Mutant::DropReleases));
+        let search = searched("refuse, crash", Some(Defect::DropReleases));
         (
             search.states,
             search.steps,

@@ -1,99 +1,27 @@
-//! A store with deliberate defects, on the reference. The sequences and the checker must find each of them.
+//! The reference as a store, with a deliberate defect. The sequences and the checker must find each of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use idem_reference::{Defect, Transitions};
 use idem_store::key::{Operation, RecordId};
-use idem_store::record::{
-    FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record, Timestamp,
-};
+use idem_store::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
 use idem_store::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, RecoveryInput,
     RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
-use idem_store::{State, StoreError, StoreErrorKind};
+use idem_store::{StoreError, StoreErrorKind};
 
 use crate::history::Clock;
 use crate::reference::Cell;
 use crate::request::{Answer, Request};
 
-/// A way to break the contract of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Defect {
-    /// A completion compares neither claim id nor fencing token.
-    CompletesWithoutFencing,
-    /// An owner's write compares the claim id, and not the fencing token.
-    IgnoresFencingToken,
-    /// A takeover does not compare the observation.
-    TakesOverWithoutCompare,
-    /// A takeover does not wait for the end of the lease.
-    TakesOverLiveLease,
-    /// A transition reads and writes in two steps, so that one of two concurrent ones is lost.
-    LosesUpdates,
-    /// Some transitions are acknowledged, and not written.
-    LosesAcknowledged,
-    /// Some reads return an earlier state.
-    ReadsStale,
-    /// A second completion overwrites the outcome.
-    OverwritesOutcome,
-    /// A renewal answers without writing.
-    RenewsNothing,
-    /// A repeated claim is not recognised.
-    ForgetsClaimId,
-    /// A repeated claim gets a new fencing token.
-    RepeatedClaimGetsNewToken,
-    /// A release is accepted from an earlier owner.
-    ReleasesForAnyone,
-    /// A claim does not compare the fingerprint.
-    IgnoresFingerprint,
-    /// An operator's resolution does not compare the observation.
-    ResolvesWithoutCompare,
-    /// A purge deletes records with an unknown outcome.
-    PurgesUnknown,
-    /// The fencing token of a deleted record is forgotten, and tokens are a counter.
-    ForgetsDeletedToken,
-    /// A repeated step overwrites the saved one.
-    OverwritesSteps,
-    /// Steps outlive the generation of their record.
-    StepsOutliveGeneration,
-    /// An expired record is still there.
-    NeverExpires,
-    /// Any number of recoveries may begin with one input.
-    RecoversTwice,
-}
-
-impl Defect {
-    /// All defects.
-    pub const ALL: [Self; 20] = [
-        Self::CompletesWithoutFencing,
-        Self::IgnoresFencingToken,
-        Self::TakesOverWithoutCompare,
-        Self::TakesOverLiveLease,
-        Self::LosesUpdates,
-        Self::LosesAcknowledged,
-        Self::ReadsStale,
-        Self::OverwritesOutcome,
-        Self::RenewsNothing,
-        Self::ForgetsClaimId,
-        Self::RepeatedClaimGetsNewToken,
-        Self::ReleasesForAnyone,
-        Self::IgnoresFingerprint,
-        Self::ResolvesWithoutCompare,
-        Self::PurgesUnknown,
-        Self::ForgetsDeletedToken,
-        Self::OverwritesSteps,
-        Self::StepsOutliveGeneration,
-        Self::NeverExpires,
-        Self::RecoversTwice,
-    ];
-}
-
 /// The reference as a store, with one defect or none.
 #[derive(Debug)]
 pub struct ReferenceStore {
-    defect: Option<Defect>,
+    transitions: Transitions,
     clock: Clock,
     cells: Mutex<Cells>,
 }
@@ -112,14 +40,14 @@ impl ReferenceStore {
     #[must_use]
     pub fn new(defect: Option<Defect>, clock: Clock) -> Self {
         Self {
-            defect,
+            transitions: Transitions { defect },
             clock,
             cells: Mutex::default(),
         }
     }
 
     fn is(&self, defect: Defect) -> bool {
-        self.defect == Some(defect)
+        self.transitions.is(defect)
     }
 
     fn now(&self) -> Timestamp {
@@ -148,7 +76,7 @@ impl ReferenceStore {
             read = cells.before.get(id).cloned().unwrap_or_default();
             return read.execute(&request, self.now());
         }
-        let answer = self.transition(&mut read, request);
+        let answer = read.execute_by(self.transitions, &request, self.now());
         if self.is(Defect::LosesAcknowledged) && is_unlucky {
             return answer;
         }
@@ -157,137 +85,6 @@ impl ReferenceStore {
         }
         cells.by_id.insert(*id, read);
         answer
-    }
-
-    /// Executes a request on a cell, with the defect.
-    fn transition(&self, cell: &mut Cell, request: Request) -> Answer {
-        let now = self.now();
-        let request = self.disturb(cell, request);
-        let steps = cell.steps.clone();
-        let owner_ended = cell.record.as_ref().is_some_and(|it| it.state.is_ended());
-        if let (true, Some(record), Request::Complete(owner, _)) = (
-            self.is(Defect::OverwritesOutcome) && owner_ended,
-            &mut cell.record,
-            &request,
-        ) && owner.owns(record)
-        {
-            record.state = State::Running;
-        }
-        if self.is(Defect::ForgetsDeletedToken) {
-            cell.floor = None;
-        }
-        let retention = cell
-            .record
-            .as_mut()
-            .filter(|_| self.is(Defect::NeverExpires));
-        let retention = retention
-            .map(|record| std::mem::replace(&mut record.retention, Duration::from_secs(3600)));
-        let lease = cell.record.as_ref().map(|record| record.lease_until);
-        let mut answer = cell.execute(&request, now);
-        restore_retention(retention, cell, &mut answer);
-        if let (true, Some(record), Some(lease), Request::Renew(..)) = (
-            self.is(Defect::RenewsNothing),
-            &mut cell.record,
-            lease,
-            &request,
-        ) {
-            record.lease_until = lease;
-        }
-        if self.is(Defect::StepsOutliveGeneration) && cell.steps.is_empty() {
-            cell.steps = steps;
-        }
-        if let (true, Answer::Claim(ClaimOutcome::Granted(granted)), Some(record)) = (
-            self.is(Defect::ForgetsDeletedToken),
-            &mut answer,
-            &mut cell.record,
-        ) && granted.attempt == 1
-        {
-            granted.fencing_token = FencingToken::from_number(1);
-            record.fencing_token = granted.fencing_token;
-        }
-        answer
-    }
-
-    /// Changes a request, or the record that it meets.
-    fn disturb(&self, cell: &mut Cell, mut request: Request) -> Request {
-        let Some(defect) = self.defect else {
-            return request;
-        };
-        if let (Some(input), true, Request::BeginRecovery(seen, _)) =
-            (&cell.input, defect == Defect::RecoversTwice, &mut request)
-        {
-            (seen.due_at, seen.recoveries) = (input.due_at, input.recoveries);
-        }
-        if let (Defect::OverwritesSteps, Request::SaveStep(_, name, _)) = (defect, &request) {
-            cell.steps.remove(name);
-        }
-        if let Some(record) = &mut cell.record {
-            disturb_record(defect, record, &mut request, self.now());
-        }
-        request
-    }
-}
-
-/// Undoes a change of the retention, unless the request has set another one.
-fn restore_retention(retention: Option<Duration>, cell: &mut Cell, answer: &mut Answer) {
-    let Some(retention) = retention else { return };
-    let read = match answer {
-        Answer::Claim(ClaimOutcome::Existing(record)) | Answer::Record(Some(record)) => {
-            Some(&mut **record)
-        }
-        _ => None,
-    };
-    for record in read.into_iter().chain(&mut cell.record) {
-        if record.retention == Duration::from_secs(3600) {
-            record.retention = retention;
-        }
-    }
-}
-
-/// Defects of a request that meets a record.
-fn disturb_record(defect: Defect, record: &mut Record, request: &mut Request, now: Timestamp) {
-    let own = |owner: &mut Owner| {
-        owner.claim_id = record.claim_id.unwrap_or(owner.claim_id);
-        owner.fencing_token = record.fencing_token;
-    };
-    match (defect, request) {
-        (Defect::CompletesWithoutFencing, Request::Complete(owner, _))
-        | (Defect::ReleasesForAnyone, Request::Release(owner)) => own(owner),
-        (
-            Defect::IgnoresFencingToken,
-            Request::Complete(owner, _)
-            | Request::Renew(owner, _)
-            | Request::Release(owner)
-            | Request::Interrupt(owner),
-        ) => owner.fencing_token = record.fencing_token,
-        (Defect::TakesOverWithoutCompare, Request::TakeOver(observed, _))
-        | (Defect::ResolvesWithoutCompare, Request::Resolve(observed, _)) => {
-            *observed = record.observation();
-        }
-        (Defect::TakesOverLiveLease, Request::TakeOver(observed, _))
-            if *observed == record.observation() =>
-        {
-            record.lease_until = record.lease_until.min(now);
-            *observed = record.observation();
-        }
-        (Defect::ForgetsClaimId, Request::Claim(claim) | Request::TakeOver(_, claim))
-            if claim.is_repeated_on(record) =>
-        {
-            claim.claim_id = idem_store::record::ClaimId::random();
-        }
-        (Defect::RepeatedClaimGetsNewToken, Request::Claim(claim))
-            if claim.is_repeated_on(record) =>
-        {
-            let next = record.fencing_token.number() + 1;
-            record.fencing_token = FencingToken::from_number(next);
-        }
-        (Defect::IgnoresFingerprint, Request::Claim(claim) | Request::TakeOver(_, claim)) => {
-            claim.fingerprint = record.fingerprint;
-        }
-        (Defect::PurgesUnknown, Request::Purge(_) | Request::PurgeAll) => {
-            record.on_crash = OnCrash::Rerun;
-        }
-        _ => {}
     }
 }
 
@@ -369,7 +166,7 @@ impl Store for ReferenceStore {
         let now = self.now();
         let mut records = Vec::new();
         for (id, cell) in &mut self.lock().by_id {
-            let answer = cell.execute(&Request::List(filter.clone()), now);
+            let answer = cell.execute_by(self.transitions, &Request::List(filter.clone()), now);
             if let (true, Answer::Record(Some(record))) =
                 (after.is_none_or(|after| *id > after), answer)
             {

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use idem_reference::Transitions;
 use idem_store::State;
 use idem_store::record::{FencingToken, Observation, Owner, Payload, Record, Timestamp};
-use idem_store::store::transitions::{self, Purge};
+use idem_store::store::transitions::Purge;
 use idem_store::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged, RecoveryInput, Resolution, Resolved,
     SavedStep,
@@ -48,45 +49,52 @@ pub struct Input {
 impl Cell {
     /// Executes a request at this time of the store's clock.
     pub fn execute(&mut self, request: &Request, now: Timestamp) -> Answer {
+        self.execute_by(Transitions::default(), request, now)
+    }
+
+    /// Executes a request by these transitions.
+    pub fn execute_by(&mut self, by: Transitions, request: &Request, now: Timestamp) -> Answer {
         if let Some(record) = &mut self.record {
             record.read_at = now;
         }
-        let answer = self.answer(request, now);
+        let answer = self.answer(by, request, now);
         if let Some(record) = &mut self.record {
             record.read_at = AT_REST;
         }
         answer
     }
 
-    fn answer(&mut self, request: &Request, now: Timestamp) -> Answer {
+    fn answer(&mut self, by: Transitions, request: &Request, now: Timestamp) -> Answer {
         match request {
-            Request::Claim(claim) => Answer::Claim(self.claim(claim, now)),
+            Request::Claim(claim) => Answer::Claim(self.claim(by, claim, now)),
             Request::TakeOver(observed, claim) => {
-                Answer::Claim(self.take_over(observed, claim, now))
+                Answer::Claim(self.take_over(by, observed, claim, now))
             }
             Request::Resolve(observed, resolution) => {
-                Answer::Resolved(self.resolve(observed, resolution))
+                Answer::Resolved(self.resolve(by, observed, resolution))
             }
-            Request::Get(_) => Answer::Record(self.live().cloned().map(Box::new)),
+            Request::Get(_) => Answer::Record(self.live(by).cloned().map(Box::new)),
             Request::List(filter) => {
-                let listed = self.live().filter(|record| filter.matches(record));
+                let listed = self.live(by).filter(|record| filter.matches(record));
                 Answer::Record(listed.cloned().map(Box::new))
             }
-            Request::Purge(_) | Request::PurgeAll => Answer::Purged(self.purge()),
-            Request::SavedSteps(owner) => Answer::Steps(self.saved_steps(owner)),
+            Request::Purge(_) | Request::PurgeAll => Answer::Purged(self.purge(by)),
+            Request::SavedSteps(owner) => Answer::Steps(self.saved_steps(by, owner)),
             Request::Due(_) => Answer::Input(self.due(now)),
-            Request::BeginRecovery(seen, by) => {
-                Answer::Resolved(self.postpone(seen, now.after(*by), 1))
+            Request::BeginRecovery(seen, pause) => {
+                Answer::Resolved(self.begin_recovery(by, seen, now.after(*pause)))
             }
-            Request::Postpone(seen, by) => Answer::Resolved(self.postpone(seen, now.after(*by), 0)),
+            Request::Postpone(seen, pause) => {
+                Answer::Resolved(self.postpone(seen, now.after(*pause)))
+            }
             Request::Forget(seen) => Answer::Resolved(self.forget(seen)),
-            _ => Answer::Write(self.write(request)),
+            _ => Answer::Write(self.write(by, request)),
         }
     }
 
     /// The record, unless it has expired.
-    fn live(&self) -> Option<&Record> {
-        self.record.as_ref().filter(|record| !record.is_expired())
+    fn live(&self, by: Transitions) -> Option<&Record> {
+        self.record.as_ref().filter(|record| !by.is_expired(record))
     }
 
     /// Returns true if a claim would begin a new generation at this time.
@@ -98,15 +106,15 @@ impl Cell {
         record.is_expired()
     }
 
-    fn claim(&mut self, claim: &ClaimRequest, now: Timestamp) -> ClaimOutcome {
-        if let Some(record) = self.record.as_mut().filter(|record| !record.is_expired()) {
-            return transitions::claim(record, claim);
+    fn claim(&mut self, by: Transitions, claim: &ClaimRequest, now: Timestamp) -> ClaimOutcome {
+        if let Some(record) = self.record.as_mut().filter(|record| !by.is_expired(record)) {
+            return by.claim(record, claim);
         }
         let expired = self.record.as_ref().map(|record| record.fencing_token);
-        let record = transitions::begin(claim, self.floor.max(expired), now);
+        let record = by.begin(claim, self.floor.max(expired), now);
         let granted = Granted::on(&record);
         self.record = Some(record);
-        self.steps.clear();
+        by.end_steps(&mut self.steps);
         if let Some(input) = &mut self.input {
             input.is_current = false;
         }
@@ -115,60 +123,67 @@ impl Cell {
 
     fn take_over(
         &mut self,
+        by: Transitions,
         observed: &Observation,
         claim: &ClaimRequest,
         now: Timestamp,
     ) -> ClaimOutcome {
-        match self.record.as_mut().filter(|record| !record.is_expired()) {
-            Some(record) => transitions::take_over(record, observed, claim),
-            None => self.claim(claim, now),
+        match self.record.as_mut().filter(|record| !by.is_expired(record)) {
+            Some(record) => by.take_over(record, observed, claim),
+            None => self.claim(by, claim, now),
         }
     }
 
-    fn resolve(&mut self, observed: &Observation, resolution: &Resolution) -> Resolved {
-        let Some(record) = self.record.as_mut().filter(|record| !record.is_expired()) else {
+    fn resolve(
+        &mut self,
+        by: Transitions,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Resolved {
+        let Some(record) = self.record.as_mut().filter(|record| !by.is_expired(record)) else {
             return Resolved::Stale;
         };
-        let resolved = transitions::resolve(record, observed, resolution);
+        let resolved = by.resolve(record, observed, resolution);
         if resolved == Resolved::Done && *resolution == Resolution::Erase {
-            self.delete();
+            self.delete(by);
         }
         resolved
     }
 
-    fn purge(&mut self) -> Purged {
+    fn purge(&mut self, by: Transitions) -> Purged {
         let mut purged = Purged::default();
         let Some(record) = &mut self.record else {
             return purged;
         };
-        let purge = transitions::purge(record);
+        let purge = by.purge(record);
         purged.count(purge, record);
         if purge == Purge::Expired {
-            self.delete();
+            self.delete(by);
         }
         purged
     }
 
-    fn delete(&mut self) {
+    fn delete(&mut self, by: Transitions) {
         let token = self.record.take().map(|record| record.fencing_token);
+        by.end_steps(&mut self.steps);
         *self = Self {
             floor: self.floor.max(token),
+            steps: std::mem::take(&mut self.steps),
             ..Self::default()
         };
     }
 
-    fn write(&mut self, request: &Request) -> FencedWrite {
-        let Some(record) = self.record.as_mut().filter(|record| !record.is_expired()) else {
+    fn write(&mut self, by: Transitions, request: &Request) -> FencedWrite {
+        let Some(record) = self.record.as_mut().filter(|record| !by.is_expired(record)) else {
             return FencedWrite::Fenced;
         };
         match request {
-            Request::Renew(owner, lease) => transitions::renew(record, owner, *lease),
-            Request::Complete(owner, outcome) => transitions::complete(record, owner, outcome),
-            Request::Release(owner) => transitions::release(record, owner),
-            Request::Interrupt(owner) => transitions::interrupt(record, owner),
+            Request::Renew(owner, lease) => by.renew(record, owner, *lease),
+            Request::Complete(owner, outcome) => by.complete(record, owner, outcome),
+            Request::Release(owner) => by.release(record, owner),
+            Request::Interrupt(owner) => by.interrupt(record, owner),
             Request::SaveStep(owner, name, payload) if owner.may_write(record) => {
-                let step = self.steps.entry(name.clone());
-                step.or_insert_with(|| payload.clone());
+                by.save_step(&mut self.steps, name, payload);
                 FencedWrite::Applied
             }
             Request::SaveInput(owner, payload, lease) if owner.may_write(record) => {
@@ -179,8 +194,8 @@ impl Cell {
         }
     }
 
-    fn saved_steps(&self, owner: &Owner) -> Option<Vec<SavedStep>> {
-        self.live().filter(|record| owner.may_write(record))?;
+    fn saved_steps(&self, by: Transitions, owner: &Owner) -> Option<Vec<SavedStep>> {
+        self.live(by).filter(|record| owner.may_write(record))?;
         let steps = self.steps.iter().map(|(name, payload)| SavedStep {
             name: name.clone(),
             payload: payload.clone(),
@@ -213,11 +228,27 @@ impl Cell {
         })
     }
 
-    fn postpone(&mut self, seen: &RecoveryInput, due_at: Timestamp, begun: u32) -> Resolved {
+    fn begin_recovery(
+        &mut self,
+        by: Transitions,
+        seen: &RecoveryInput,
+        due_at: Timestamp,
+    ) -> Resolved {
+        let input = self.input.as_mut();
+        match input.filter(|input| by.may_recover(input.is_as(seen))) {
+            Some(input) => {
+                input.due_at = due_at;
+                input.recoveries += 1;
+                Resolved::Done
+            }
+            None => Resolved::Stale,
+        }
+    }
+
+    fn postpone(&mut self, seen: &RecoveryInput, due_at: Timestamp) -> Resolved {
         match self.input.as_mut().filter(|input| input.is_as(seen)) {
             Some(input) => {
                 input.due_at = due_at;
-                input.recoveries += begun;
                 Resolved::Done
             }
             None => Resolved::Stale,

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use idem_histories::checker::{Allowed, Verdict, check};
 use idem_histories::clients::{Contended, Pace, Subject, contend};
-use idem_histories::defects::{Defect, ReferenceStore};
+use idem_histories::defects::ReferenceStore;
 use idem_histories::history::{Clock, History, What};
 use idem_histories::places;
 use idem_histories::purges::Purges;
 use idem_histories::request::{Answer, Request};
+use idem_reference::{Defect, Tool};
 use idem_runtime::State;
 use idem_runtime::record::{FencingToken, Timestamp};
 use idem_runtime::store::{ClaimOutcome, FencedWrite, Resolved, Store};
@@ -83,7 +84,7 @@ async fn a_store_without_defects_is_accepted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_defect_of_a_store_is_rejected() {
-    for defect in Defect::ALL {
+    for defect in Defect::of(Tool::Histories) {
         let found = accepted_before_rejected(Some(defect), HISTORIES).await;
         println!("{defect:?}: {found:?}");
         assert!(found.is_some(), "{defect:?} is not found");

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_histories::command::Command;
-use idem_histories::defects::{Defect, ReferenceStore};
+use idem_histories::defects::ReferenceStore;
 use idem_histories::history::Clock;
 use idem_histories::places;
 use idem_histories::sequence::{Difference, Search, search};
+use idem_reference::{Defect, Tool};
 use idem_runtime::record::{ClaimId, Digest};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest};
 use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, SqliteStore, Store};
@@ -84,7 +85,7 @@ fn difference(runtime: &Handle, defect: Defect) -> Option<Difference> {
 fn each_defect_is_found_and_its_sequence_is_short() {
     let runtime = Arc::new(Runtime::new().unwrap());
     std::thread::scope(|scope| {
-        for defect in Defect::ALL {
+        for defect in Defect::of(Tool::Histories) {
             // One command after the other loses no update.
             if defect == Defect::LosesUpdates {
                 continue;

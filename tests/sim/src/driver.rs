@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use idem_runtime::{Error, Identity, Key, Operation, RecordId, Scope};
 
+use idem_reference::Defect;
+
 use crate::calls::key_text;
 use crate::message::Arrival;
 use crate::message::{Request, Statement};
-use crate::mutants::StoreMutant;
 use crate::network::{Delivery, Network, ReplyTo};
 use crate::plan::{CallPlan, End, Leaves, Mode, Part, Plan, Script, Style, What};
 use crate::process::Process;
@@ -36,8 +37,8 @@ pub struct Report {
 }
 
 /// Runs a plan over a store, which may have a deliberate defect.
-pub fn run(plan: &Plan, mutant: Option<StoreMutant>) -> Report {
-    let mut driver = Driver::new(plan, mutant);
+pub fn run(plan: &Plan, defect: Option<Defect>) -> Report {
+    let mut driver = Driver::new(plan, defect);
     driver.act();
     driver.settle();
     driver.probe();
@@ -55,11 +56,11 @@ struct Driver<'a> {
     /// Requests that wait for the end of a transaction, and since when.
     blocked: Vec<(u64, Arrival, ReplyTo)>,
     stalled_until: u64,
-    mutant: Option<StoreMutant>,
+    defect: Option<Defect>,
 }
 
 impl<'a> Driver<'a> {
-    fn new(plan: &'a Plan, mutant: Option<StoreMutant>) -> Self {
+    fn new(plan: &'a Plan, defect: Option<Defect>) -> Self {
         let setup = &plan.setup;
         let ids = setup
             .keys
@@ -69,17 +70,17 @@ impl<'a> Driver<'a> {
         let mut driver = Self {
             plan,
             shared: Shared::new(World::new(plan, ids.collect())),
-            server: Server::new(mutant),
+            server: Server::new(defect),
             network: Network::new(plan.seed, plan.faults.clone()),
             processes: Vec::new(),
             restarts: Vec::new(),
             blocked: Vec::new(),
             stalled_until: 0,
-            mutant,
+            defect,
         };
         for (number, rate) in setup.clock_rates.iter().enumerate() {
             let mut process = Process::new(number, plan.seed, *rate);
-            process.start(&driver.shared, setup, mutant);
+            process.start(&driver.shared, setup, defect);
             driver.processes.push(process);
         }
         driver
@@ -213,7 +214,7 @@ impl<'a> Driver<'a> {
         for (_, process) in due {
             let process = &mut self.processes[process];
             self.shared.world().note(&process.name(), "starts again");
-            process.start(&self.shared, &self.plan.setup, self.mutant);
+            process.start(&self.shared, &self.plan.setup, self.defect);
         }
     }
 

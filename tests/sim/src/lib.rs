@@ -13,7 +13,6 @@ mod leaving;
 mod message;
 mod metrics;
 // The runtime's own, which its batcher uses.
-mod mutants;
 #[path = "../../../idem-runtime/src/mutex.rs"]
 mod mutex;
 mod network;
@@ -34,10 +33,10 @@ mod worker;
 mod world;
 
 // Names that the runtime's sources use.
+use idem_reference::Defect;
 use idem_store::{key, random, record};
 
 pub use crate::driver::{Report, run};
-pub use crate::mutants::StoreMutant;
 pub use crate::plan::{
     Action, CallPlan, Decision, End, Faults, Joined, Leaves, Mode, Part, Plan, Script, Setup,
     Style, TransactionEnd, What,

@@ -1,6 +1,6 @@
 //! Runs seeds, and prints a failing one as a story.
 //!
-//! `idem-sim [--seed N] [--seeds N] [--hours H] [--first N] [--mutant NAME] [--terse] [--trace]`
+//! `idem-sim [--seed N] [--seeds N] [--hours H] [--first N] [--defect NAME] [--terse] [--trace]`
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use idem_sim::{Plan, Stats, StoreMutant, Violation, run, shrink};
+use idem_reference::{Defect, Tool};
+use idem_sim::{Plan, Stats, Violation, run, shrink};
 use indicatif::{ProgressBar, ProgressStyle};
 use lexopt::prelude::{Long, ValueExt as _};
 
@@ -19,7 +20,7 @@ struct Options {
     seeds: u64,
     /// Time after which no further seed begins.
     limit: Option<Duration>,
-    mutant: Option<StoreMutant>,
+    defect: Option<Defect>,
     prints_trace: bool,
     /// True if a failing seed is not shrunk.
     is_terse: bool,
@@ -40,7 +41,7 @@ fn options() -> anyhow::Result<Options> {
         first: 0,
         seeds: 200,
         limit: None,
-        mutant: None,
+        defect: None,
         prints_trace: false,
         is_terse: false,
     };
@@ -58,10 +59,10 @@ fn options() -> anyhow::Result<Options> {
                 options.limit = Some(Duration::try_from_secs_f64(hours * 3600.0)?);
                 options.seeds = u64::MAX;
             }
-            Long("mutant") => {
+            Long("defect") => {
                 let name = args.value()?.string()?;
-                let mutant = StoreMutant::named(&name);
-                options.mutant = Some(mutant.with_context(|| format!("no mutant {name:?}"))?);
+                let defect = Defect::named(Tool::Simulation, &name);
+                options.defect = Some(defect.with_context(|| format!("no defect {name:?}"))?);
             }
             Long("terse") => options.is_terse = true,
             Long("trace") => options.prints_trace = true,
@@ -101,7 +102,7 @@ fn simulate(options: &Options) -> ExitCode {
     bar.finish();
     if let Some(seed) = progress.failed {
         let plan = Plan::of(seed);
-        let report = run(&plan, options.mutant);
+        let report = run(&plan, options.defect);
         if let Some(violation) = &report.violation {
             let seeds = seed.wrapping_sub(options.first) + 1;
             println!(
@@ -109,7 +110,7 @@ fn simulate(options: &Options) -> ExitCode {
                 violation.rule, violation.what
             );
             if !options.is_terse {
-                tell(&plan, violation, options.mutant);
+                tell(&plan, violation, options.defect);
             }
         }
         return ExitCode::FAILURE;
@@ -136,7 +137,7 @@ fn work(
             return;
         }
         let seed = options.first.wrapping_add(number);
-        let report = run(&Plan::of(seed), options.mutant);
+        let report = run(&Plan::of(seed), options.defect);
         if options.prints_trace {
             print!("{}", report.trace.text());
         }
@@ -155,12 +156,12 @@ fn work(
 }
 
 /// Prints the shortest story of a failing plan.
-fn tell(plan: &Plan, violation: &Violation, mutant: Option<StoreMutant>) {
-    let small = shrink(plan, violation.rule, mutant);
+fn tell(plan: &Plan, violation: &Violation, defect: Option<Defect>) {
+    let small = shrink(plan, violation.rule, defect);
     let (left, all) = (small.actions.len(), plan.actions.len());
     println!("shrunk to {left} of {all} actions:\n");
     println!("{:#?}\n{:#?}\n", small.setup, small.faults);
-    print!("{}", run(&small, mutant).trace.text());
+    print!("{}", run(&small, defect).trace.text());
 }
 
 /// Bar of the time limit, or else of the seeds. It is hidden where standard error is no terminal.

@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use idem_reference::Defect;
 use idem_runtime::{Idem, Purger, Recovery, TypedOperation};
 use idem_store::random::Generator;
 use idem_store::store::{ManualChange, Resolved};
@@ -13,7 +14,6 @@ use tokio::time::Instant;
 use crate::calls::{Input, Service, key_text};
 use crate::clock::Clock;
 use crate::leaving::Leaving;
-use crate::mutants::StoreMutant;
 use crate::outbox;
 use crate::outcome::{Receipt, SimError};
 use crate::plan::{CallPlan, Decision, End, Mode, Part, Script, Setup, Style};
@@ -73,10 +73,10 @@ impl Process {
     }
 
     /// Starts the process: a new runtime and a new handle, with nothing left of an earlier life.
-    pub(crate) fn start(&mut self, shared: &Shared, setup: &Setup, mutant: Option<StoreMutant>) {
+    pub(crate) fn start(&mut self, shared: &Shared, setup: &Setup, defect: Option<Defect>) {
         self.incarnation += 1;
         let endpoint = Endpoint::new(self.number, self.incarnation);
-        let store = SimStore::new(self.number, endpoint.clone(), shared.clone(), setup, mutant);
+        let store = SimStore::new(self.number, endpoint.clone(), shared.clone(), setup, defect);
         let idem = Idem::builder(store)
             .lease(setup.lease)
             .store_timeout(setup.store_timeout)

@@ -10,15 +10,15 @@ mod transitions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use idem_reference::{Defect, Transitions};
+use idem_store::StoreError;
 use idem_store::key::RecordId;
 use idem_store::record::{FencingToken, Payload, Record, Timestamp};
 use idem_store::store::{Filter, Page, PageRequest, Purged, SavedStep};
-use idem_store::{State, StoreError};
 
 use self::outbox::Outbox;
 use self::transactions::OpenTransaction;
 use crate::message::{Answer, Arrival, ConnectionId, Reply, Request, Statement, full};
-use crate::mutants::StoreMutant;
 use crate::world::World;
 
 /// Time of the store's clock when a run begins: some day of 2026.
@@ -35,7 +35,7 @@ pub(crate) struct Server {
     outbox: Outbox,
     /// Distance of the clock from the true time, in microseconds.
     shift: i64,
-    mutant: Option<StoreMutant>,
+    transitions: Transitions,
 }
 
 /// A record with what belongs to it.
@@ -56,7 +56,7 @@ struct Input {
 }
 
 impl Server {
-    pub(crate) fn new(mutant: Option<StoreMutant>) -> Self {
+    pub(crate) fn new(defect: Option<Defect>) -> Self {
         Self {
             slots: BTreeMap::new(),
             floor: None,
@@ -64,7 +64,7 @@ impl Server {
             closed: BTreeSet::new(),
             outbox: Outbox::default(),
             shift: 0,
-            mutant,
+            transitions: Transitions { defect },
         }
     }
 
@@ -77,8 +77,8 @@ impl Server {
         self.shift += millis * 1000;
     }
 
-    fn is(&self, mutant: StoreMutant) -> bool {
-        self.mutant == Some(mutant)
+    fn is(&self, defect: Defect) -> bool {
+        self.transitions.is(defect)
     }
 
     /// The record as it is committed, whether it has expired or not.
@@ -135,7 +135,7 @@ impl Server {
         batch: &[Request],
     ) -> Option<Answer> {
         let locked = |request: &Request| request.record().is_some_and(|id| self.is_locked(&id));
-        if self.is(StoreMutant::BatchWaitsForLock) && batch.iter().any(locked) {
+        if self.is(Defect::BatchWaitsForLock) && batch.iter().any(locked) {
             return None;
         }
         let mut replies = Vec::new();
@@ -217,14 +217,6 @@ impl Server {
         }
     }
 
-    /// Highest fencing token that an absent record may have had.
-    fn floor(&self) -> Option<FencingToken> {
-        match self.is(StoreMutant::ForgetsDeletedToken) {
-            true => None,
-            false => self.floor,
-        }
-    }
-
     fn live(&self, id: &RecordId, now: Timestamp) -> Option<Record> {
         self.record(id, now).filter(|record| !record.is_expired())
     }
@@ -254,12 +246,9 @@ impl Server {
             };
             let before = slot.record.clone();
             slot.record.read_at = now;
-            let is_unknown = slot.record.state == State::Interrupted || slot.record.is_lapsed();
-            let purge = idem_store::store::transitions::purge(&mut slot.record);
-            let deletes_unknown = self.mutant == Some(StoreMutant::PurgesUnknown) && is_unknown;
+            let purge = self.transitions.purge(&mut slot.record);
             purged.count(purge, &slot.record);
-            let removed =
-                deletes_unknown || purge == idem_store::store::transitions::Purge::Expired;
+            let removed = purge == idem_store::store::transitions::Purge::Expired;
             let after = (!removed).then(|| slot.record.clone());
             world.purged(now, &before, after.as_ref());
             if removed {

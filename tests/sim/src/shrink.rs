@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use idem_reference::Defect;
+
 use crate::driver::run;
-use crate::mutants::StoreMutant;
 use crate::plan::{Faults, Leaves, Part, Plan, What};
 
 /// Returns the smallest plan that was found and still breaks the promise of this name.
-pub fn shrink(plan: &Plan, rule: &str, mutant: Option<StoreMutant>) -> Plan {
+pub fn shrink(plan: &Plan, rule: &str, defect: Option<Defect>) -> Plan {
     let fails = |plan: &Plan| {
-        let report = run(plan, mutant);
+        let report = run(plan, defect);
         report.violation.is_some_and(|it| it.rule == rule)
     };
     let mut best = plan.clone();

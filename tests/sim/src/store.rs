@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use idem_reference::Defect;
 use idem_runtime::Cached;
 pub(crate) use idem_runtime::store::operator;
 use idem_store::key::{Operation, RecordId};
@@ -37,7 +38,6 @@ use tokio::time::Instant;
 use self::batches::Batches;
 pub(crate) use self::connections::{SimConnection, SimTransaction};
 use crate::message::{Answer, ConnectionId, Reply, Request, wrong_reply};
-use crate::mutants::StoreMutant;
 use crate::mutex::lock;
 use crate::plan::Setup;
 use crate::world::Shared;
@@ -164,7 +164,7 @@ pub(crate) struct SimStore {
     batches: Option<Batches>,
     /// The store behind a cache, if this one has a cache.
     cached: Option<Arc<Cached<Self>>>,
-    mutant: Option<StoreMutant>,
+    defect: Option<Defect>,
 }
 
 /// A request whose answer has not come. Dropping it tells the network that its caller has left.
@@ -188,7 +188,7 @@ impl SimStore {
         endpoint: Endpoint,
         shared: Shared,
         setup: &Setup,
-        mutant: Option<StoreMutant>,
+        defect: Option<Defect>,
     ) -> Self {
         let store = Self {
             process,
@@ -196,7 +196,7 @@ impl SimStore {
             shared,
             batches: setup.batches.then(Batches::new),
             cached: None,
-            mutant,
+            defect,
         };
         let cached = setup.cache.map(|max_age| {
             let cached = Cached::with_capacity(store.clone(), CACHE_BYTES);

@@ -2,7 +2,8 @@
 
 use std::thread;
 
-use idem_sim::{Plan, StoreMutant, run, shrink};
+use idem_reference::{Defect, Tool};
+use idem_sim::{Plan, run, shrink};
 
 /// Seeds of the round that runs with all tests.
 const SEEDS: u64 = 200;
@@ -48,72 +49,72 @@ fn the_same_seed_gives_the_same_trace_byte_for_byte() {
 
 #[test]
 fn a_shrunk_plan_breaks_the_same_promise_with_fewer_actions() {
-    let mutant = Some(StoreMutant::OverwritesOutcome);
-    let (plan, violation) = first_failure(StoreMutant::OverwritesOutcome, 100)
-        .expect("the mutant is found within these seeds");
-    let small = shrink(&plan, violation, mutant);
+    let defect = Some(Defect::OverwritesOutcome);
+    let (plan, violation) = first_failure(Defect::OverwritesOutcome, 100)
+        .expect("the defect is found within these seeds");
+    let small = shrink(&plan, violation, defect);
     assert!(small.actions.len() < plan.actions.len());
-    let again = run(&small, mutant).violation.expect("the plan still fails");
+    let again = run(&small, defect).violation.expect("the plan still fails");
     assert_eq!(again.rule, violation);
 }
 
 /// Each defect of the store, with the number of seeds within which it is found.
-const FOUND_WITHIN: &[(StoreMutant, u64)] = &[
-    (StoreMutant::CompletesWithoutFencing, 550),
-    (StoreMutant::OverwritesOutcome, 30),
-    (StoreMutant::TakesOverWithoutCompare, 50),
-    (StoreMutant::TakesOverLiveLease, 50),
-    (StoreMutant::ClaimTakesOver, 160),
-    (StoreMutant::ReleasesForNewClaim, 150),
-    (StoreMutant::LeaseByProcessClock, 90),
-    (StoreMutant::RenewsNothing, 40),
-    (StoreMutant::ForgetsClaimId, 60),
-    (StoreMutant::RepeatedClaimGetsNewToken, 30),
-    (StoreMutant::ForgetsDeletedToken, 30),
-    (StoreMutant::ClaimsReleasedWithoutFingerprint, 30),
-    (StoreMutant::ResolvesWithoutCompare, 170),
-    (StoreMutant::PurgesUnknown, 30),
-    (StoreMutant::LosesSteps, 30),
-    (StoreMutant::StepsOutliveGeneration, 190),
-    (StoreMutant::PostponesWithoutCompare, 510),
-    (StoreMutant::CommitsRowsAlone, 30),
-    (StoreMutant::IgnoresLocks, 160),
-    (StoreMutant::BatchWaitsForLock, 160),
-    (StoreMutant::PoolsDroppedBegin, 30),
-    (StoreMutant::CompletesByClaimIdAlone, 760),
-    (StoreMutant::CommitsStepRowsAlone, 30),
-    (StoreMutant::KeepsDroppedJoin, 1170),
-    (StoreMutant::DroppedJoinEndsTransaction, 140),
-    (StoreMutant::EnqueuesAtOnce, 30),
-    (StoreMutant::RelayIgnoresLease, 170),
-    (StoreMutant::RelayIgnoresOrder, 30),
-    (StoreMutant::RelayIgnoresClaimId, 980),
-    (StoreMutant::ClaimsUnrecorded, 30),
+const FOUND_WITHIN: &[(Defect, u64)] = &[
+    (Defect::CompletesWithoutFencing, 550),
+    (Defect::OverwritesOutcome, 30),
+    (Defect::TakesOverUnseen, 50),
+    (Defect::TakesOverRenewedLease, 50),
+    (Defect::ClaimTakesOver, 160),
+    (Defect::ReleasesWithoutFencing, 150),
+    (Defect::LeaseByProcessClock, 90),
+    (Defect::RenewsNothing, 40),
+    (Defect::ForgetsClaimId, 60),
+    (Defect::RepeatedClaimGetsNewToken, 30),
+    (Defect::CountsTokensFromOne, 30),
+    (Defect::ClaimsReleasedWithoutFingerprint, 30),
+    (Defect::ResolvesUnseen, 170),
+    (Defect::PurgesUnknown, 30),
+    (Defect::LosesSteps, 30),
+    (Defect::StepsOutliveGeneration, 190),
+    (Defect::RecoversTwice, 510),
+    (Defect::CommitsRowsAlone, 30),
+    (Defect::IgnoresLocks, 160),
+    (Defect::BatchWaitsForLock, 160),
+    (Defect::PoolsDroppedBegin, 30),
+    (Defect::CompletesByClaimIdAlone, 760),
+    (Defect::CommitsStepRowsAlone, 30),
+    (Defect::KeepsDroppedJoin, 1170),
+    (Defect::DroppedJoinEndsTransaction, 140),
+    (Defect::EnqueuesAtOnce, 30),
+    (Defect::RelayIgnoresLease, 170),
+    (Defect::RelayIgnoresOrder, 30),
+    (Defect::RelayIgnoresClaimId, 980),
+    (Defect::ClaimsUnrecorded, 30),
 ];
 
 #[test]
 fn each_defect_of_the_store_is_found() {
-    for mutant in StoreMutant::ALL {
+    for defect in Defect::of(Tool::Simulation) {
         assert!(
-            FOUND_WITHIN.iter().any(|(it, _)| *it == mutant),
-            "{mutant:?} has no number of seeds"
+            FOUND_WITHIN.iter().any(|(it, _)| *it == defect),
+            "{defect:?} has no number of seeds"
         );
     }
     let numbers: Vec<_> = (0..FOUND_WITHIN.len() as u64).collect();
     each(&numbers, |number| {
-        let (mutant, seeds) = FOUND_WITHIN[number as usize];
+        let (defect, seeds) = FOUND_WITHIN[number as usize];
         assert!(
-            first_failure(mutant, seeds).is_some(),
-            "{mutant:?} survives {seeds} seeds"
+            first_failure(defect, seeds).is_some(),
+            "{defect:?} survives {seeds} seeds"
         );
     });
 }
 
 /// The first plan under which the defect breaks a promise, and the promise.
-fn first_failure(mutant: StoreMutant, seeds: u64) -> Option<(Plan, &'static str)> {
+fn first_failure(defect: Defect, seeds: u64) -> Option<(Plan, &'static str)> {
     (0..seeds).find_map(|seed| {
         let plan = Plan::of(seed);
-        let violation = run(&plan, Some(mutant)).violation?;
+        let violation = run(&plan, Some(defect)).violation?;
         Some((plan, violation.rule))
     })
 }

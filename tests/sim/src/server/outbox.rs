@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use idem_reference::Defect;
 use idem_store::record::{ClaimId, Timestamp};
 
 use super::Server;
 use crate::message::{ClaimedMessage, MessageOwner, MessageReply, MessageRequest};
-use crate::mutants::StoreMutant;
 use crate::world::World;
 
 /// The table.
@@ -44,11 +44,10 @@ struct Claim<'a> {
 
 impl Outbox {
     /// Messages that may be claimed.
-    fn claimable(&self, now: Timestamp, mutant: Option<StoreMutant>) -> Vec<i64> {
+    fn claimable(&self, now: Timestamp, defect: Option<Defect>) -> Vec<i64> {
         let is_claimable = |(id, row): &(&i64, &MessageRow)| {
-            let is_free = row.due_at <= now || mutant == Some(StoreMutant::RelayIgnoresLease);
-            let is_first =
-                mutant == Some(StoreMutant::RelayIgnoresOrder) || self.is_first(**id, row);
+            let is_free = row.due_at <= now || defect == Some(Defect::RelayIgnoresLease);
+            let is_first = defect == Some(Defect::RelayIgnoresOrder) || self.is_first(**id, row);
             is_free && !row.is_parked && is_first
         };
         let claimable = self.rows.iter().filter(is_claimable);
@@ -65,7 +64,7 @@ impl Outbox {
         &mut self,
         claim: &Claim<'_>,
         now: Timestamp,
-        mutant: Option<StoreMutant>,
+        defect: Option<Defect>,
     ) -> Vec<ClaimedMessage> {
         let of_key = |id: &i64| {
             let row = &self.rows[id];
@@ -73,7 +72,7 @@ impl Outbox {
                 .ordering_key
                 .is_none_or(|it| row.ordering_key.as_deref() == Some(it))
         };
-        let mut ids = self.claimable(now, mutant);
+        let mut ids = self.claimable(now, defect);
         ids.retain(of_key);
         ids.truncate(claim.limit);
         let mut claimed = Vec::new();
@@ -95,12 +94,8 @@ impl Outbox {
     }
 
     /// The row of a claimed message, if no other relay has it.
-    fn claimed(
-        &mut self,
-        owner: &MessageOwner,
-        mutant: Option<StoreMutant>,
-    ) -> Option<&mut MessageRow> {
-        let compares = mutant != Some(StoreMutant::RelayIgnoresClaimId);
+    fn claimed(&mut self, owner: &MessageOwner, defect: Option<Defect>) -> Option<&mut MessageRow> {
+        let compares = defect != Some(Defect::RelayIgnoresClaimId);
         let row = self.rows.get_mut(&owner.id)?;
         (!compares || row.claim_id == Some(owner.claim_id)).then_some(row)
     }
@@ -114,11 +109,11 @@ impl Server {
         process: usize,
         request: &MessageRequest,
     ) -> MessageReply {
-        let (now, mutant) = (self.now(world), self.mutant);
+        let (now, defect) = (self.now(world), self.transitions.defect);
         let outbox = &mut self.outbox;
         let is_changed = match request {
             MessageRequest::Due => {
-                return MessageReply::Due(!outbox.claimable(now, mutant).is_empty());
+                return MessageReply::Due(!outbox.claimable(now, defect).is_empty());
             }
             MessageRequest::Attempt(id) => {
                 let row = outbox.rows.get(id);
@@ -136,13 +131,13 @@ impl Server {
                     lease: *lease,
                     limit: *limit,
                 };
-                let claimed = outbox.claim(&claim, now, mutant);
+                let claimed = outbox.claim(&claim, now, defect);
                 for message in &claimed {
                     world.message_is_claimed(message.id, process, now.after(*lease));
                 }
                 return MessageReply::Claimed(claimed);
             }
-            MessageRequest::Renew(claimed, lease) => match outbox.claimed(claimed, mutant) {
+            MessageRequest::Renew(claimed, lease) => match outbox.claimed(claimed, defect) {
                 Some(row) => {
                     row.due_at = now.after(*lease);
                     let until = Some(now.after(*lease));
@@ -151,7 +146,7 @@ impl Server {
                 }
                 None => false,
             },
-            MessageRequest::GiveBack(claimed, pause) => match outbox.claimed(claimed, mutant) {
+            MessageRequest::GiveBack(claimed, pause) => match outbox.claimed(claimed, defect) {
                 Some(row) => {
                     row.claim_id = None;
                     row.due_at = now.after(*pause);
@@ -160,7 +155,7 @@ impl Server {
                 }
                 None => false,
             },
-            MessageRequest::Park(claimed) => match outbox.claimed(claimed, mutant) {
+            MessageRequest::Park(claimed) => match outbox.claimed(claimed, defect) {
                 Some(row) => {
                     row.claim_id = None;
                     row.is_parked = true;
@@ -171,7 +166,7 @@ impl Server {
                 None => false,
             },
             MessageRequest::Deliver(claimed) => {
-                let is_claimed = outbox.claimed(claimed, mutant).is_some();
+                let is_claimed = outbox.claimed(claimed, defect).is_some();
                 if is_claimed {
                     outbox.rows.remove(&claimed.id);
                     world.message_is_changed(claimed.id, process, None);

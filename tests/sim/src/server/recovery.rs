@@ -7,7 +7,6 @@ use idem_store::record::{Owner, Payload, Timestamp};
 use idem_store::store::{FencedWrite, RecoveryInput, Resolved};
 
 use super::{Input, Server, Slot};
-use crate::mutants::StoreMutant;
 use crate::world::World;
 
 impl Slot {
@@ -72,14 +71,14 @@ impl Server {
         recovering: bool,
         now: Timestamp,
     ) -> Resolved {
-        let compares = !self.is(StoreMutant::PostponesWithoutCompare);
+        let transitions = self.transitions;
         let Some(slot) = self.slots.get_mut(&seen.id) else {
             return Resolved::Stale;
         };
         let Some(input) = slot
             .input
             .as_mut()
-            .filter(|input| !compares || input.is_as(seen))
+            .filter(|input| transitions.may_recover(input.is_as(seen)))
         else {
             return Resolved::Stale;
         };

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use idem_reference::Defect;
 use idem_store::key::RecordId;
 use idem_store::record::Timestamp;
 use idem_store::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite};
@@ -11,7 +12,6 @@ use super::outbox::Enqueued;
 use super::{Server, Slot};
 use crate::message::Arrival;
 use crate::message::{Answer, ConnectionId, Reply, Request, Row, Statement, connection_lost};
-use crate::mutants::StoreMutant;
 use crate::world::World;
 
 /// An open transaction.
@@ -34,7 +34,7 @@ struct Writes {
 
 impl Server {
     pub(super) fn is_locked(&self, id: &RecordId) -> bool {
-        !self.is(StoreMutant::IgnoresLocks)
+        !self.is(Defect::IgnoresLocks)
             && self
                 .open
                 .values()
@@ -45,7 +45,7 @@ impl Server {
         let holds = |(holder, open): (&ConnectionId, &OpenTransaction)| {
             *holder != connection && open.writes.slots.contains_key(id)
         };
-        !self.is(StoreMutant::IgnoresLocks) && self.open.iter().any(holds)
+        !self.is(Defect::IgnoresLocks) && self.open.iter().any(holds)
     }
 
     /// Says that the record is locked. None: try to claim.
@@ -107,7 +107,7 @@ pub(super) fn execute(
         let id = world.enqueues(ordering_key);
         let message = Enqueued { id, ordering_key };
         open.writes.messages.push(message);
-        if server.is(StoreMutant::EnqueuesAtOnce) {
+        if server.is(Defect::EnqueuesAtOnce) {
             server.add_messages(now, &[message]);
         }
         server.open.insert(connection, open);
@@ -245,7 +245,7 @@ fn commit(
     open: OpenTransaction,
 ) {
     let now = server.now(world);
-    let loses_record = server.is(StoreMutant::CommitsRowsAlone) && !open.writes.rows.is_empty();
+    let loses_record = server.is(Defect::CommitsRowsAlone) && !open.writes.rows.is_empty();
     for (id, slot) in &open.writes.expired {
         world.expired_before_commit(id, &slot.record);
         for step in slot.steps.keys() {
@@ -259,7 +259,7 @@ fn commit(
         let before = server.slots.get(&id);
         let earlier = before.map(|slot| slot.steps.clone()).unwrap_or_default();
         if let Some(slot) = &mut cell
-            && server.is(StoreMutant::CommitsStepRowsAlone)
+            && server.is(Defect::CommitsStepRowsAlone)
         {
             slot.steps.clone_from(&earlier);
         }
@@ -283,7 +283,7 @@ fn commit(
     for message in &open.writes.messages {
         world.message_is_committed(message.id);
     }
-    if !server.is(StoreMutant::EnqueuesAtOnce) {
+    if !server.is(Defect::EnqueuesAtOnce) {
         server.add_messages(now, &open.writes.messages);
     }
 }

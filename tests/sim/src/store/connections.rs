@@ -3,6 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use idem_reference::Defect;
 use idem_store::StoreError;
 use idem_store::record::{Observation, Outcome, Owner, Payload};
 use idem_store::store::{
@@ -13,7 +14,6 @@ use super::{Endpoint, SimStore};
 use crate::message::{
     Answer, ConnectionId, Reply, Request, Row, Statement, connection_lost, wrong_reply,
 };
-use crate::mutants::StoreMutant;
 
 /// Time limit of a body's statement.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -122,9 +122,9 @@ impl Drop for SimTransaction<'_> {
         match &self.connection {
             _ if self.is_ended => {}
             Connection::Own(connection) => connection.send(Statement::Close),
-            Connection::Joined(connection) => match connection.store.mutant {
-                Some(StoreMutant::KeepsDroppedJoin) => {}
-                Some(StoreMutant::DroppedJoinEndsTransaction) => {
+            Connection::Joined(connection) => match connection.store.defect {
+                Some(Defect::KeepsDroppedJoin) => {}
+                Some(Defect::DroppedJoinEndsTransaction) => {
                     self.send(Statement::Rollback);
                     self.send(Statement::Begin);
                 }
@@ -181,7 +181,7 @@ impl TransactionalStore for SimStore {
             endpoint: self.endpoint.clone(),
             connection: id,
             is_begun: false,
-            is_pooled: self.mutant == Some(StoreMutant::PoolsDroppedBegin),
+            is_pooled: self.defect == Some(Defect::PoolsDroppedBegin),
         };
         let begin = Request::InTransaction(Statement::Begin);
         self.ask_on(id, begin).await?;
