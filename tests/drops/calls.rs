@@ -7,7 +7,7 @@ use idem_runtime::{Call, OnCrash, Reconciled, RunOptions, idempotent};
 
 use crate::Handle;
 use crate::http::{EXTRACTOR, LAYER, REFUSING_LAYER};
-use crate::places::AnyFixture;
+use crate::origins::AnyFixture;
 use crate::poll::Boxed;
 use crate::trace::{Failure, Trace};
 

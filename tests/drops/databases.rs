@@ -6,19 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::FutureExt as _;
 use idem_runtime::outbox::Outbox;
-use idem_runtime::store::TransactionalStore;
-use idem_runtime::{Error, Idem, Key, MySqlStore, PostgresStore, SqliteStore, Store};
-use idem_tests::backends::{self, MARIADB, POSTGRES};
-use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use sqlx::{
-    AssertSqlSafe, MySql, MySqlConnection, MySqlPool, PgConnection, PgPool, Postgres, Row as _,
-    Sqlite, SqliteConnection, SqlitePool,
-};
-use tempfile::TempDir;
+use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::{Idem, MySqlStore, PostgresStore, SqliteStore, Store};
+use idem_tests::sql::Sql;
+use sqlx::{MySql, MySqlPool, PgPool, Postgres, Row as _, Sqlite, SqlitePool};
 
-use crate::places::{AnyFixture, CONNECTIONS, ConnectionState, Fixture, Place, handle};
+use crate::origins::{AnyFixture, CONNECTIONS, ConnectionState, Fixture, Origin, Place, handle};
 use crate::poll::{Boxed, message};
 use crate::trace::Traces;
 
@@ -40,31 +33,27 @@ pub(crate) enum Text {
 }
 
 /// Operations of a database that the cases use.
-pub(crate) trait Database: TransactionalStore + Sized {
-    const NAME: &'static str;
-    const NEEDS: Option<&'static str>;
-    type Options: Send + Sync;
-    type Pool: Clone + Send + Sync + 'static;
-    /// A transaction of the caller.
-    type Outer: Send;
+pub(crate) trait Database: Sql + OperatorStore {
+    /// Statement that answers a number.
+    const ECHO: &'static str;
+    /// Statement that answers the number of its session.
+    const SESSION: &'static str;
 
-    /// Creates a database, for tables in the portable form if the store has one.
-    fn make(portable: bool) -> impl Future<Output = Result<Self::Options>> + Send;
-    fn pool(options: &Self::Options, cached: bool) -> Self::Pool;
-    fn on(pool: &Self::Pool) -> Self;
-    fn outbox(pool: &Self::Pool) -> Outbox;
+    /// Checks that none of these connections is in a transaction, by their sessions.
+    fn none_is_in_a_transaction(
+        lent: &mut [Self::Lent],
+        sessions: Vec<i64>,
+        witness: &Self::Pool,
+    ) -> impl Future<Output = Result<()>> + Send;
+
     /// Creates all tables.
-    fn prepare(pool: &Self::Pool) -> impl Future<Output = Result<()>> + Send;
-    /// Migrates the tables of the records to the current version.
-    fn migrate_again(&self) -> impl Future<Output = Result<(), idem_runtime::StoreError>> + Send;
-    fn close(pool: Self::Pool) -> Boxed<'static, ()>;
-
-    fn begin_outer(
-        pool: &Self::Pool,
-    ) -> impl Future<Output = Result<Self::Outer, sqlx::Error>> + Send;
-    fn connection(outer: &mut Self::Outer) -> &mut Self::Connection;
-    fn commit_outer(outer: Self::Outer) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-    fn rollback_outer(outer: Self::Outer) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn prepare(pool: &Self::Pool) -> impl Future<Output = Result<()>> + Send {
+        async move {
+            Self::over(pool).create_tables().await?;
+            Self::outbox(pool).migrate().await?;
+            Self::any(pool).execute(TABLE).await
+        }
+    }
 
     /// Makes the effect.
     fn charge(
@@ -72,29 +61,60 @@ pub(crate) trait Database: TransactionalStore + Sized {
         key: &str,
         receipt: &str,
         text: Text,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        async move {
+            match text {
+                Text::Prepared => {
+                    let insert = "INSERT INTO charges VALUES (?, ?)";
+                    Self::run(connection, insert, &[key.into(), receipt.into()]).await
+                }
+                Text::Plain => {
+                    let insert = format!("INSERT INTO charges VALUES ('{key}', '{receipt}')");
+                    Self::text(connection, &insert).await
+                }
+            }
+        }
+    }
 
     /// Receipts of the committed effects.
     fn charges(
         pool: &Self::Pool,
         key: &str,
-    ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send {
+        let select = "SELECT receipt FROM charges WHERE id = ?";
+        async move { Self::texts(pool, select, &[key.into()]).await }
+    }
 
     /// Number of messages with this key in the outbox.
     fn messages(
         pool: &Self::Pool,
         key: &str,
-    ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
-
-    fn enqueue(
-        connection: &mut Self::Connection,
-        outbox: &Outbox,
-        topic: &str,
-        key: &str,
-    ) -> impl Future<Output = Result<Key, Error>> + Send;
+    ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send {
+        let count = "SELECT count(*) FROM idem_outbox WHERE message_key = ?";
+        async move { Self::number(pool, count, &[key.into()]).await }
+    }
 
     /// Acquires all connections at the same time and queries each, see [`AnyFixture::inspect`].
-    fn inspect(pool: Self::Pool, witness: Self::Pool) -> impl Future<Output = Result<u64>> + Send;
+    fn inspect(pool: Self::Pool, witness: Self::Pool) -> impl Future<Output = Result<u64>> + Send {
+        async move {
+            let mut lent = Vec::new();
+            for n in 0..CONNECTIONS {
+                let acquired = asked(Self::acquire(&pool)).await;
+                lent.push(
+                    acquired.with_context(|| format!("only {n} connections can be acquired"))?,
+                );
+            }
+            let mut sessions = Vec::new();
+            for (n, connection) in (0_i64..).zip(&mut lent) {
+                let connection = Self::lent(connection);
+                let answer = asked(Self::ask(connection, Self::ECHO, &[n.into()])).await?;
+                ensure!(answer == n, "a connection answered {answer} to SELECT {n}");
+                sessions.push(asked(Self::ask(connection, Self::SESSION, &[])).await?);
+            }
+            Self::none_is_in_a_transaction(&mut lent, sessions, &witness).await?;
+            Ok(lent.len() as u64)
+        }
+    }
 }
 
 /// A fixture whose records are in a database, with the pool of that database.
@@ -114,10 +134,10 @@ impl<S: Database> DatabaseFixture<S> {
     where
         F: Future<Output = Result<u64>> + Send + 'static,
     {
-        let store: Arc<dyn Store> = Arc::new(S::on(pool));
+        let store: Arc<dyn Store> = Arc::new(S::over(pool));
         Self {
             base: Fixture::new(store, traces, inspect),
-            idem: handle(S::on(pool)),
+            idem: handle(S::over(pool)),
             outbox: S::outbox(pool),
             pool: pool.clone(),
         }
@@ -148,29 +168,30 @@ impl<S: Database> AnyFixture for DatabaseFixture<S> {
 }
 
 /// A dedicated database for one case.
-pub(crate) struct InDatabase<S: Database, const PORTABLE: bool> {
+pub(crate) struct InDatabase<S: Database> {
     options: S::Options,
     witness: S::Pool,
 }
 
-impl<S: Database, const PORTABLE: bool> Place for InDatabase<S, PORTABLE> {
-    const NAME: &'static str = match PORTABLE {
-        true => "postgres_portable",
-        false => S::NAME,
-    };
-    const NEEDS: Option<&'static str> = S::NEEDS;
-    const CONNECTION_STATES: &'static [ConnectionState] = &[
-        ConnectionState::Warm,
-        ConnectionState::Uncached,
-        ConnectionState::Cold,
-    ];
+impl<S: Database> Place for InDatabase<S> {
+    type Store = S;
     type Fixture = DatabaseFixture<S>;
 
-    async fn open() -> Result<Self> {
-        let options = S::make(PORTABLE).await?;
-        let witness = S::pool(&options, true);
+    async fn open(origin: &Origin<S>) -> Result<Self> {
+        let home = origin.home().await?;
+        let options = S::options(&home);
+        S::close(home).await;
+        let witness = S::pool(&options, CONNECTIONS, true);
         S::prepare(&witness).await?;
         Ok(Self { options, witness })
+    }
+
+    fn connection_states(&self) -> &'static [ConnectionState] {
+        &[
+            ConnectionState::Warm,
+            ConnectionState::Uncached,
+            ConnectionState::Cold,
+        ]
     }
 
     async fn fixture(
@@ -178,7 +199,8 @@ impl<S: Database, const PORTABLE: bool> Place for InDatabase<S, PORTABLE> {
         connection_state: ConnectionState,
         traces: &Arc<Traces>,
     ) -> Result<DatabaseFixture<S>> {
-        let pool = S::pool(&self.options, connection_state != ConnectionState::Uncached);
+        let cached = connection_state != ConnectionState::Uncached;
+        let pool = S::pool(&self.options, CONNECTIONS, cached);
         let (asked, witness) = (pool.clone(), self.witness.clone());
         let inspect = move || S::inspect(asked.clone(), witness.clone());
         if connection_state != ConnectionState::Cold {
@@ -215,301 +237,86 @@ where
     }
 }
 
-macro_rules! database {
-    (
-        $store:ident, $database:ident, $pool:ty, $pool_options:ident, $connection:ty, $options:ty, $name:literal,
-        $needs:expr, $insert:literal, $select:literal, $messages:literal, $echo:literal, $session:literal, $seen:ident
-    ) => {
-        const NAME: &'static str = $name;
-        const NEEDS: Option<&'static str> = $needs;
-        type Pool = $pool;
-        type Outer = sqlx::Transaction<'static, $database>;
-
-        fn on(pool: &$pool) -> Self {
-            Self::new(pool.clone())
-        }
-
-        fn outbox(pool: &$pool) -> Outbox {
-            Outbox::new(pool.clone())
-        }
-
-        async fn prepare(pool: &$pool) -> Result<()> {
-            Self::new(pool.clone()).migrate().await?;
-            Outbox::new(pool.clone()).migrate().await?;
-            sqlx::query(TABLE).execute(pool).await?;
-            Ok(())
-        }
-
-        async fn migrate_again(&self) -> Result<(), idem_runtime::StoreError> {
-            self.migrate().await
-        }
-
-        fn close(pool: $pool) -> Boxed<'static, ()> {
-            Box::pin(async move { pool.close().await })
-        }
-
-        async fn begin_outer(pool: &$pool) -> Result<Self::Outer, sqlx::Error> {
-            pool.begin().await
-        }
-
-        fn connection(outer: &mut Self::Outer) -> &mut $connection {
-            outer
-        }
-
-        async fn commit_outer(outer: Self::Outer) -> Result<(), sqlx::Error> {
-            outer.commit().await
-        }
-
-        async fn rollback_outer(outer: Self::Outer) -> Result<(), sqlx::Error> {
-            outer.rollback().await
-        }
-
-        async fn charge(
-            connection: &mut $connection,
-            key: &str,
-            receipt: &str,
-            text: Text,
-        ) -> Result<(), sqlx::Error> {
-            match text {
-                Text::Prepared => {
-                    let insert = sqlx::query($insert).bind(key).bind(receipt);
-                    insert.execute(connection).await.map(drop)
-                }
-                Text::Plain => {
-                    let insert = format!("INSERT INTO charges VALUES ('{key}', '{receipt}')");
-                    let insert = sqlx::raw_sql(AssertSqlSafe(insert));
-                    insert.execute(connection).await.map(drop)
-                }
-            }
-        }
-
-        async fn charges(pool: &$pool, key: &str) -> Result<Vec<String>, sqlx::Error> {
-            sqlx::query_scalar($select).bind(key).fetch_all(pool).await
-        }
-
-        async fn messages(pool: &$pool, key: &str) -> Result<i64, sqlx::Error> {
-            sqlx::query_scalar($messages)
-                .bind(key)
-                .fetch_one(pool)
-                .await
-        }
-
-        async fn enqueue(
-            connection: &mut $connection,
-            outbox: &Outbox,
-            topic: &str,
-            key: &str,
-        ) -> Result<Key, Error> {
-            let message = outbox.message(topic, "charged").key(key);
-            message.enqueue(connection).await
-        }
-
-        async fn inspect(pool: $pool, witness: $pool) -> Result<u64> {
-            let mut lent = Vec::new();
-            for n in 0..CONNECTIONS {
-                let acquired = asked(pool.acquire()).await;
-                lent.push(
-                    acquired.with_context(|| format!("only {n} connections can be acquired"))?,
-                );
-            }
-            let mut sessions = Vec::new();
-            for (n, connection) in (0_i64..).zip(&mut lent) {
-                let echo = sqlx::query_scalar::<_, i64>($echo).bind(n);
-                let answer = asked(echo.fetch_one(&mut **connection)).await?;
-                ensure!(answer == n, "a connection answered {answer} to SELECT {n}");
-                let session = sqlx::query_scalar::<_, i64>($session);
-                sessions.push(asked(session.fetch_one(&mut **connection)).await?);
-            }
-            $seen(&mut lent, sessions, &witness).await?;
-            Ok(lent.len() as u64)
-        }
-    };
-}
-
 impl Database for SqliteStore {
-    database!(
-        SqliteStore,
-        Sqlite,
-        SqlitePool,
-        SqlitePoolOptions,
-        SqliteConnection,
-        SqliteConnectOptions,
-        "sqlite",
-        None,
-        "INSERT INTO charges VALUES (?1, ?2)",
-        "SELECT receipt FROM charges WHERE id = ?1",
-        "SELECT count(*) FROM idem_outbox WHERE message_key = ?1",
-        "SELECT CAST(?1 AS INTEGER)",
-        "SELECT 0",
-        none_writes_on_sqlite
-    );
+    const ECHO: &'static str = "SELECT CAST(? AS INTEGER)";
+    const SESSION: &'static str = "SELECT 0";
 
-    type Options = (SqliteConnectOptions, TempDir);
-
-    async fn make(_: bool) -> Result<Self::Options> {
-        let directory = tempfile::tempdir()?;
-        let options = Self::connect_options(directory.path().join("drops.db"));
-        Ok((options, directory))
-    }
-
-    fn pool(options: &Self::Options, cached: bool) -> SqlitePool {
-        let (options, _) = options;
-        let options = match cached {
-            true => options.clone(),
-            false => options.clone().statement_cache_capacity(0),
+    /// SQLite rejects a BEGIN on a connection that is in a transaction, and a writer while another connection writes.
+    async fn none_is_in_a_transaction(
+        lent: &mut [sqlx::pool::PoolConnection<Sqlite>],
+        _: Vec<i64>,
+        witness: &SqlitePool,
+    ) -> Result<()> {
+        for connection in lent {
+            for statement in ["BEGIN", "ROLLBACK"] {
+                let done = sqlx::raw_sql(statement).execute(&mut **connection);
+                asked(done)
+                    .await
+                    .context("a connection refuses BEGIN, it may be in a transaction")?;
+            }
+        }
+        let write = async {
+            let transaction = witness.begin_with("BEGIN IMMEDIATE").await?;
+            transaction.rollback().await
         };
-        SqlitePoolOptions::new()
-            .max_connections(CONNECTIONS)
-            .acquire_timeout(ANSWER_LIMIT)
-            .connect_lazy_with(options)
+        asked(write)
+            .await
+            .context("another connection cannot write")
     }
 }
 
 impl Database for PostgresStore {
-    database!(
-        PostgresStore,
-        Postgres,
-        PgPool,
-        PgPoolOptions,
-        PgConnection,
-        PgConnectOptions,
-        "postgres",
-        Some(POSTGRES),
-        "INSERT INTO charges VALUES ($1, $2)",
-        "SELECT receipt FROM charges WHERE id = $1",
-        "SELECT count(*) FROM idem_outbox WHERE message_key = $1",
-        "SELECT $1::BIGINT",
-        "SELECT pg_backend_pid()::BIGINT",
-        none_is_in_a_transaction_of_postgres
-    );
+    const ECHO: &'static str = "SELECT ?::BIGINT";
+    const SESSION: &'static str = "SELECT pg_backend_pid()::BIGINT";
 
-    type Options = PgConnectOptions;
-
-    async fn make(portable: bool) -> Result<PgConnectOptions> {
-        let pool = match portable {
-            true => backends::postgres_portable().await?,
-            false => backends::postgres().await?,
-        };
-        let options = (*pool.connect_options()).clone();
-        pool.close().await;
-        Ok(options)
-    }
-
-    fn pool(options: &PgConnectOptions, cached: bool) -> PgPool {
-        let options = match cached {
-            true => options.clone(),
-            false => options.clone().statement_cache_capacity(0),
-        };
-        PgPoolOptions::new()
-            .max_connections(CONNECTIONS)
-            .acquire_timeout(ANSWER_LIMIT)
-            .connect_lazy_with(options)
+    async fn none_is_in_a_transaction(
+        _: &mut [sqlx::pool::PoolConnection<Postgres>],
+        sessions: Vec<i64>,
+        witness: &PgPool,
+    ) -> Result<()> {
+        until_none("pooled connections are in a transaction", || {
+            let seen = sqlx::query_scalar(
+                "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1) AND (xact_start IS NOT NULL OR state <> 'idle')",
+            );
+            seen.bind(&sessions).fetch_one(witness)
+        })
+        .await
     }
 }
 
 impl Database for MySqlStore {
-    database!(
-        MySqlStore,
-        MySql,
-        MySqlPool,
-        MySqlPoolOptions,
-        MySqlConnection,
-        MySqlConnectOptions,
-        "mysql",
-        Some(MARIADB),
-        "INSERT INTO charges VALUES (?, ?)",
-        "SELECT receipt FROM charges WHERE id = ?",
-        "SELECT count(*) FROM idem_outbox WHERE message_key = ?",
-        "SELECT CAST(? AS SIGNED)",
-        "SELECT CAST(CONNECTION_ID() AS SIGNED)",
-        none_is_in_a_transaction_of_mysql
-    );
+    const ECHO: &'static str = "SELECT CAST(? AS SIGNED)";
+    const SESSION: &'static str = "SELECT CAST(CONNECTION_ID() AS SIGNED)";
 
-    type Options = MySqlConnectOptions;
-
-    async fn make(_: bool) -> Result<MySqlConnectOptions> {
-        let pool = backends::mariadb().await?;
-        let options = (*pool.connect_options()).clone();
-        pool.close().await;
-        Ok(options)
-    }
-
-    fn pool(options: &MySqlConnectOptions, cached: bool) -> MySqlPool {
-        let options = match cached {
-            true => options.clone(),
-            false => options.clone().statement_cache_capacity(0),
-        };
-        MySqlPoolOptions::new()
-            .max_connections(CONNECTIONS)
-            .acquire_timeout(ANSWER_LIMIT)
-            .connect_lazy_with(options)
-    }
-}
-
-/// SQLite rejects a BEGIN on a connection that is in a transaction, and a writer while another connection writes.
-async fn none_writes_on_sqlite(
-    lent: &mut [sqlx::pool::PoolConnection<Sqlite>],
-    _: Vec<i64>,
-    witness: &SqlitePool,
-) -> Result<()> {
-    for connection in lent {
-        for statement in ["BEGIN", "ROLLBACK"] {
-            let done = sqlx::raw_sql(statement).execute(&mut **connection);
-            asked(done)
-                .await
-                .context("a connection refuses BEGIN, it may be in a transaction")?;
+    /// Only its own session sees a transaction that has not used a table yet, and only MariaDB reports it.
+    async fn none_is_in_a_transaction(
+        lent: &mut [sqlx::pool::PoolConnection<MySql>],
+        sessions: Vec<i64>,
+        witness: &MySqlPool,
+    ) -> Result<()> {
+        let version = sqlx::query_scalar::<_, String>("SELECT CAST(VERSION() AS CHAR)");
+        if asked(version.fetch_one(witness)).await?.contains("MariaDB") {
+            for connection in lent {
+                let inside =
+                    sqlx::query_scalar::<_, i64>("SELECT CAST(@@in_transaction AS SIGNED)");
+                let inside = asked(inside.fetch_one(&mut **connection)).await?;
+                ensure!(inside == 0, "a pooled connection is in a transaction");
+            }
         }
-    }
-    let write = async {
-        let transaction = witness.begin_with("BEGIN IMMEDIATE").await?;
-        transaction.rollback().await
-    };
-    asked(write)
+        // The table `innodb_trx` is a cache that is not refreshed while clients keep reading it.
+        until_none(
+            "pooled connections are in a transaction of InnoDB",
+            async || {
+                let status = sqlx::raw_sql("SHOW ENGINE INNODB STATUS");
+                let row = status.fetch_one(witness).await?;
+                let status: String = row.try_get("Status")?;
+                let inside = active_sessions(&status);
+                let ours = inside.filter(|it| sessions.contains(it));
+                Ok(ours.count() as i64)
+            },
+        )
         .await
-        .context("another connection cannot write")
-}
-
-async fn none_is_in_a_transaction_of_postgres(
-    _: &mut [sqlx::pool::PoolConnection<Postgres>],
-    sessions: Vec<i64>,
-    witness: &PgPool,
-) -> Result<()> {
-    until_none("pooled connections are in a transaction", || {
-        let seen = sqlx::query_scalar(
-            "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1) AND (xact_start IS NOT NULL OR state <> 'idle')",
-        );
-        seen.bind(&sessions).fetch_one(witness)
-    })
-    .await
-}
-
-/// Only its own session sees a transaction that has not used a table yet, and only MariaDB reports it.
-async fn none_is_in_a_transaction_of_mysql(
-    lent: &mut [sqlx::pool::PoolConnection<MySql>],
-    sessions: Vec<i64>,
-    witness: &MySqlPool,
-) -> Result<()> {
-    let version = sqlx::query_scalar::<_, String>("SELECT CAST(VERSION() AS CHAR)");
-    if asked(version.fetch_one(witness)).await?.contains("MariaDB") {
-        for connection in lent {
-            let inside = sqlx::query_scalar::<_, i64>("SELECT CAST(@@in_transaction AS SIGNED)");
-            let inside = asked(inside.fetch_one(&mut **connection)).await?;
-            ensure!(inside == 0, "a pooled connection is in a transaction");
-        }
     }
-    // The table `innodb_trx` is a cache that is not refreshed while clients keep reading it.
-    until_none(
-        "pooled connections are in a transaction of InnoDB",
-        async || {
-            let status = sqlx::raw_sql("SHOW ENGINE INNODB STATUS");
-            let row = status.fetch_one(witness).await?;
-            let status: String = row.try_get("Status")?;
-            let inside = active_sessions(&status);
-            let ours = inside.filter(|it| sessions.contains(it));
-            Ok(ours.count() as i64)
-        },
-    )
-    .await
 }
 
 /// Sessions whose transactions InnoDB calls active.

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use futures_util::future::join_all;
 use idem_runtime::{Error, MySqlStore};
+use idem_tests::sql::Sql as _;
 use sqlx::ConnectOptions as _;
 use sqlx::mysql::MySqlPoolOptions;
 
 use crate::calls::{self, Entry, Mode};
 use crate::databases::{Database, DatabaseFixture, InDatabase};
-use crate::places::{AnyFixture, CONNECTIONS, ConnectionState, LEASE, Place};
+use crate::origins::{AnyFixture, CONNECTIONS, ConnectionState, LEASE, Origin, Place};
 use crate::poll::{Moment, drop_at};
 use crate::report::Case;
 use crate::sweep::{CALL_LIMIT, Fixtures, Scenario, check, no_effects, note};
@@ -39,12 +40,11 @@ async fn close<H: AnyFixture>(fixtures: Fixtures<H>) {
 
 /// A call was dropped while its `BEGIN` was in flight. The pool then lent a connection with an open transaction, on
 /// which leased calls were acknowledged and never committed.
-pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<
-    S: Database,
-    const PORTABLE: bool,
->() -> Result<Case> {
+pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<S: Database>(
+    origin: Origin<S>,
+) -> Result<Case> {
     let mut case = Case::default();
-    let place = InDatabase::<S, PORTABLE>::open().await?;
+    let place = InDatabase::<S>::open(&origin).await?;
     let mut fixtures = fixtures(&place, ConnectionState::Warm).await?;
     let entry = entry_in_transaction::<S>()?;
     for n in 0..DROPS {
@@ -91,9 +91,12 @@ pub(crate) async fn a_dropped_begin_leaves_no_transaction_open<
 
 /// A call was dropped while its claim was in flight. The cleanup looked for the claim before it had committed, and the
 /// record had no owner for the rest of the lease.
-pub(crate) async fn a_dropped_claim_is_released<P: Place>(concurrent: u32) -> Result<Case> {
+pub(crate) async fn a_dropped_claim_is_released<P: Place>(
+    origin: Origin<P::Store>,
+    concurrent: u32,
+) -> Result<Case> {
     let mut case = Case::default();
-    let place = P::open().await?;
+    let place = P::open(&origin).await?;
     let fixtures = fixtures(&place, ConnectionState::Warm).await?;
     let entry = entry_refused::<P::Fixture>()?;
     let mut untouched = Vec::new();
@@ -138,12 +141,11 @@ pub(crate) async fn a_dropped_claim_is_released<P: Place>(concurrent: u32) -> Re
 
 /// A call was dropped while its savepoint was in flight. The caller's whole transaction was rolled back, and each later
 /// statement committed on its own.
-pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<
-    S: Database,
-    const PORTABLE: bool,
->() -> Result<Case> {
+pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<S: Database>(
+    origin: Origin<S>,
+) -> Result<Case> {
     let mut case = Case::default();
-    let place = InDatabase::<S, PORTABLE>::open().await?;
+    let place = InDatabase::<S>::open(&origin).await?;
     let joining: Scenario<DatabaseFixture<S>> = transactions::joining(Joining::Run);
     for connection_state in [ConnectionState::Warm, ConnectionState::Uncached] {
         let mut fixtures = fixtures(&place, connection_state).await?;
@@ -176,12 +178,11 @@ pub(crate) async fn a_dropped_savepoint_leaves_the_callers_transaction_whole<
 
 /// A call was dropped while its statement was being prepared. Its connection was out of step with the server, and never
 /// returned to the pool.
-pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<
-    S: Database,
-    const PORTABLE: bool,
->() -> Result<Case> {
+pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<S: Database>(
+    origin: Origin<S>,
+) -> Result<Case> {
     let mut case = Case::default();
-    let place = InDatabase::<S, PORTABLE>::open().await?;
+    let place = InDatabase::<S>::open(&origin).await?;
     let entry = entry_in_transaction::<S>()?;
     for connection_state in [ConnectionState::Cold, ConnectionState::Uncached] {
         let fixtures = fixtures(&place, connection_state).await?;
@@ -207,10 +208,10 @@ pub(crate) async fn dropped_calls_leave_every_connection_to_the_pool<
 }
 
 /// The driver panics at an answer that it cannot parse: the caller gets a store error.
-pub(crate) async fn a_panic_of_the_driver_is_an_error() -> Result<Case> {
+pub(crate) async fn a_panic_of_the_driver_is_an_error(origin: Origin<MySqlStore>) -> Result<Case> {
     let mut case = Case::default();
-    let options = MySqlStore::make(false).await?;
-    let witness = <MySqlStore as Database>::pool(&options, true);
+    let witness = origin.home().await?;
+    let options = MySqlStore::options(&witness);
     MySqlStore::prepare(&witness).await?;
     let url = options.to_url_lossy();
     let port = url.port().context("the URL has no port")?;

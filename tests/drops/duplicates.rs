@@ -8,7 +8,7 @@ use idem_runtime::{Call, OnCrash, RunOptions, State};
 
 use crate::Handle;
 use crate::calls::TTL;
-use crate::places::AnyFixture;
+use crate::origins::AnyFixture;
 use crate::poll::{Moment, drop_at};
 use crate::sweep::{CALL_LIMIT, Dropped, Fixtures, Scenario, scenario};
 use crate::trace::{Failure, Trace};

@@ -5,19 +5,22 @@
 //! forbids it, and the caller's own transaction is intact. At the end, every gauge of the metrics is back at zero. `IDEM_DROPS=100000` drops that many calls during concurrent
 //! traffic on each store, and `IDEM_DROPS_SEED` repeats the moments of an earlier run.
 
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use idem_runtime::{Idem, MySqlStore, PostgresStore, SqliteStore, Store};
+use idem_runtime::{Idem, MySqlStore, Store};
+use idem_tests::each_place;
+use idem_tests::places;
 use idem_tests::recording::Recording;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
 
 use self::calls::Mode;
 use self::databases::{Database, DatabaseFixture, InDatabase};
-use self::places::{AnyFixture, Fixture, Memory, Place, Redis, RedisCluster};
+use self::origins::{AnyFixture, Fixture, Memory, Origin, Place, Redis};
 use self::report::Case;
 use self::sweep::Scenario;
 use self::traffic::Effective;
@@ -27,7 +30,7 @@ mod databases;
 mod defects;
 mod duplicates;
 mod http;
-mod places;
+mod origins;
 mod poll;
 mod report;
 mod services;
@@ -48,18 +51,16 @@ fn main() -> Result<ExitCode> {
     metrics::set_global_recorder(recording.clone())?;
     let trials = Trials(Arc::new(Runtime::new()?));
     let runtime = Arc::clone(&trials.0);
-    let mut all = trials.leased::<Memory>();
-    all.extend(trials.leased::<Redis>());
-    all.extend(trials.leased::<RedisCluster>());
-    all.extend(trials.database::<SqliteStore, false>());
-    all.extend(trials.database::<PostgresStore, false>());
-    all.extend(trials.database::<PostgresStore, true>());
-    all.extend(trials.database::<MySqlStore, false>());
-    all.push(
-        trials.case::<InDatabase<MySqlStore, false>, _>("defects", "driver_panic", || {
-            defects::a_panic_of_the_driver_is_an_error()
-        }),
-    );
+    let mut all = trials.leased::<Memory>(&places::memory());
+    all.extend(trials.leased::<Redis>(&places::redis()));
+    all.extend(trials.leased::<Redis>(&places::redis_cluster()));
+    each_place! { [transactions] place => all.extend(trials.database(&place)); }
+    all.push(trials.case::<InDatabase<MySqlStore>, _>(
+        &places::mariadb(),
+        "defects",
+        "driver_panic",
+        defects::a_panic_of_the_driver_is_an_error,
+    ));
     if !arguments.list {
         let (drops, seed) = traffic::settings()?;
         println!("{drops} random drops on each store, with the seed {seed}");
@@ -92,107 +93,126 @@ async fn gauges_return_to_zero(recording: &Recording, passed: u64) -> Result<()>
     }
 }
 
+/// A case while it runs.
+type Running = Pin<Box<dyn Future<Output = Result<Case>>>>;
+
 struct Trials(Arc<Runtime>);
 
 impl Trials {
     /// Creates the trial of a case, ignored if no server is configured.
     fn case<P: Place, F>(
         &self,
+        origin: &Origin<P::Store>,
         kind: &str,
         entry: &str,
-        run: impl FnOnce() -> F + Send + 'static,
+        run: impl FnOnce(Origin<P::Store>) -> F + Send + 'static,
     ) -> Trial
     where
         F: Future<Output = Result<Case>>,
     {
-        let name = format!("{}::{kind}::{entry}", P::NAME);
+        let store = origin.name();
+        let name = format!("{store}::{kind}::{entry}");
         let entry = match kind {
             "every_poll" => entry.to_owned(),
             _ => format!("{kind}: {entry}"),
         };
-        let runtime = Arc::clone(&self.0);
+        let is_unset = origin
+            .needs()
+            .iter()
+            .any(|it| std::env::var_os(it).is_none());
+        let (runtime, origin) = (Arc::clone(&self.0), origin.clone());
         let trial = Trial::test(name, move || {
-            let ended = runtime.block_on(run());
+            let ended = runtime.block_on(run(origin));
             let case = ended.map_err(|error| Failed::from(format!("{error:#}")))?;
-            case.end(P::NAME, &entry)
+            case.end(store, &entry)
         });
-        trial.with_ignored_flag(P::NEEDS.is_some_and(|it| std::env::var_os(it).is_none()))
+        trial.with_ignored_flag(is_unset)
     }
 
-    fn sweep<P: Place>(&self, name: &'static str, scenario: Scenario<P::Fixture>) -> Trial {
-        self.case::<P, _>("every_poll", name, move || async move {
-            sweep::sweep::<P>(name, &scenario).await
+    fn sweep<P: Place>(
+        &self,
+        origin: &Origin<P::Store>,
+        name: &'static str,
+        scenario: Scenario<P::Fixture>,
+    ) -> Trial {
+        self.case::<P, _>(origin, "every_poll", name, move |origin| async move {
+            sweep::sweep::<P>(&origin, name, &scenario).await
         })
     }
 
     /// Cases of every store.
-    fn common<P: Place>(&self) -> Vec<Trial> {
+    fn common<P: Place>(&self, origin: &Origin<P::Store>) -> Vec<Trial> {
         let mut trials = Vec::new();
         for entry in calls::entries::<P::Fixture>() {
             let name = entry.name;
             let scenario = sweep::of_entry(entry, sweep::no_effects);
-            trials.push(self.sweep::<P>(name, scenario));
+            trials.push(self.sweep::<P>(origin, name, scenario));
         }
         let mut scenarios = services::scenarios::<P::Fixture>();
         scenarios.extend(duplicates::scenarios());
         for (name, scenario) in scenarios {
-            trials.push(self.sweep::<P>(name, scenario));
+            trials.push(self.sweep::<P>(origin, name, scenario));
         }
         trials
     }
 
     /// Cases of a store without transactions.
-    fn leased<P: Place<Fixture = Fixture>>(&self) -> Vec<Trial> {
-        let mut trials = self.common::<P>();
-        trials.push(self.case::<P, _>("traffic", "leased", || {
-            traffic::traffic::<P>(leased_entries())
-        }));
+    fn leased<P: Place<Fixture = Fixture>>(&self, origin: &Origin<P::Store>) -> Vec<Trial> {
+        let mut trials = self.common::<P>(origin);
+        trials.push(
+            self.case::<P, _>(origin, "traffic", "leased", async |origin| {
+                traffic::traffic::<P>(&origin, leased_entries()).await
+            }),
+        );
         trials
     }
 
-    /// Cases of a database, whose tables may have the portable form.
-    fn database<S: Database, const PORTABLE: bool>(&self) -> Vec<Trial> {
-        let mut trials = self.common::<InDatabase<S, PORTABLE>>();
-        let (name, scenario) = services::recovering();
-        trials.push(self.sweep::<InDatabase<S, PORTABLE>>(name, scenario));
-        for (name, scenario) in services::of_database::<S>() {
-            trials.push(self.sweep::<InDatabase<S, PORTABLE>>(name, scenario));
+    /// Cases of a database.
+    fn database<S: Database>(&self, origin: &Origin<S>) -> Vec<Trial> {
+        let mut trials = self.common::<InDatabase<S>>(origin);
+        let mut scenarios = vec![services::recovering()];
+        scenarios.extend(services::of_database::<S>());
+        scenarios.extend(transactions::scenarios::<S>());
+        for (name, scenario) in scenarios {
+            trials.push(self.sweep::<InDatabase<S>>(origin, name, scenario));
         }
-        for (name, scenario) in transactions::scenarios::<S>() {
-            trials.push(self.sweep::<InDatabase<S, PORTABLE>>(name, scenario));
-        }
-        trials.push(
-            self.case::<InDatabase<S, PORTABLE>, _>("traffic", "leased_and_tx", || {
+        trials.push(self.case::<InDatabase<S>, _>(
+            origin,
+            "traffic",
+            "leased_and_tx",
+            async |origin| {
                 let mut entries: Vec<Effective<DatabaseFixture<S>>> = leased_entries();
                 for entry in transactions::entries() {
                     entries.push((entry, sweep::charges));
                 }
                 entries.push((transactions::step(), sweep::charges));
-                traffic::traffic::<InDatabase<S, PORTABLE>>(entries)
-            }),
-        );
-        trials.push(
-            self.case::<InDatabase<S, PORTABLE>, _>("defects", "dropped_begin", || {
-                defects::a_dropped_begin_leaves_no_transaction_open::<S, PORTABLE>()
-            }),
-        );
-        for (name, concurrent) in [("dropped_claim_1", 1), ("dropped_claim_16", 16)] {
-            trials.push(
-                self.case::<InDatabase<S, PORTABLE>, _>("defects", name, move || {
-                    defects::a_dropped_claim_is_released::<InDatabase<S, PORTABLE>>(concurrent)
-                }),
-            );
-        }
-        trials.push(self.case::<InDatabase<S, PORTABLE>, _>(
-            "defects",
-            "dropped_savepoint",
-            || defects::a_dropped_savepoint_leaves_the_callers_transaction_whole::<S, PORTABLE>(),
+                traffic::traffic::<InDatabase<S>>(&origin, entries).await
+            },
         ));
-        trials.push(
-            self.case::<InDatabase<S, PORTABLE>, _>("defects", "lost_connections", || {
-                defects::dropped_calls_leave_every_connection_to_the_pool::<S, PORTABLE>()
-            }),
-        );
+        let mut defect = |name, run: fn(Origin<S>) -> Running| {
+            trials.push(self.case::<InDatabase<S>, _>(origin, "defects", name, run));
+        };
+        defect("dropped_begin", |origin| {
+            Box::pin(defects::a_dropped_begin_leaves_no_transaction_open(origin))
+        });
+        defect("dropped_claim_1", |origin| {
+            Box::pin(defects::a_dropped_claim_is_released::<InDatabase<S>>(
+                origin, 1,
+            ))
+        });
+        defect("dropped_claim_16", |origin| {
+            Box::pin(defects::a_dropped_claim_is_released::<InDatabase<S>>(
+                origin, 16,
+            ))
+        });
+        defect("dropped_savepoint", |origin| {
+            Box::pin(defects::a_dropped_savepoint_leaves_the_callers_transaction_whole(origin))
+        });
+        defect("lost_connections", |origin| {
+            Box::pin(defects::dropped_calls_leave_every_connection_to_the_pool(
+                origin,
+            ))
+        });
         trials
     }
 }

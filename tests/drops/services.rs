@@ -10,7 +10,7 @@ use idem_runtime::{Call, Error, Record, Recovery, RunOptions, State, TypedOperat
 
 use crate::calls::{REFUSE, TTL, refuse};
 use crate::databases::{Database, DatabaseFixture};
-use crate::places::{AnyFixture, Fixture};
+use crate::origins::{AnyFixture, Fixture};
 use crate::poll::{Moment, drop_at};
 use crate::sweep::{CALL_LIMIT, Dropped, Fixtures, Scenario, scenario};
 use crate::trace::{Failure, Trace};
@@ -359,7 +359,7 @@ async fn migrate<S: Database>(
 ) -> Result<Dropped> {
     let fixture = fixtures.under_test.clone();
     let both = async {
-        fixture.idem.store().migrate_again().await?;
+        fixture.idem.store().apply_migrations().await?;
         fixture.outbox.migrate().await
     };
     let polled = drop_at(both, moment).await?;
@@ -368,7 +368,7 @@ async fn migrate<S: Database>(
     let fixture = fixtures.under_test;
     let check = async move {
         let again = async {
-            fixture.idem.store().migrate_again().await?;
+            fixture.idem.store().apply_migrations().await?;
             fixture.outbox.migrate().await
         };
         let again = tokio::time::timeout(CALL_LIMIT, again).await;
@@ -393,7 +393,8 @@ async fn relay<S: Database>(
     let mut outer = S::begin_outer(&witness.pool).await?;
     for n in 0..3 {
         let key = format!("{}-{n}", delivered.key);
-        S::enqueue(S::connection(&mut outer), &witness.outbox, &topic, &key).await?;
+        let message = witness.outbox.message(&topic, "charged").key(&key);
+        S::enqueue(S::connection(&mut outer), message).await?;
     }
     S::commit_outer(outer).await?;
     let start = |fixture: &DatabaseFixture<S>| {

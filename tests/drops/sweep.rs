@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::calls::{Entry, Mode};
 use crate::databases::{Database, DatabaseFixture};
 use crate::http::Journal;
-use crate::places::{AnyFixture, CONNECTIONS, ConnectionState, Fixture, Place};
+use crate::origins::{AnyFixture, CONNECTIONS, ConnectionState, Fixture, Origin, Place};
 use crate::poll::{Boxed, Moment, drop_at};
 use crate::report::Case;
 use crate::trace::{Trace, Traces};
@@ -258,14 +258,18 @@ async fn answer<H: AnyFixture>(entry: &Entry<H>, next: &H, trace: &Arc<Trace>) -
 }
 
 /// Drops a scenario at each of its polls, on connections in each state, and checks all guarantees after each drop.
-pub(crate) async fn sweep<P: Place>(name: &str, scenario: &Scenario<P::Fixture>) -> Result<Case> {
-    let place = P::open().await?;
+pub(crate) async fn sweep<P: Place>(
+    origin: &Origin<P::Store>,
+    name: &str,
+    scenario: &Scenario<P::Fixture>,
+) -> Result<Case> {
+    let place = P::open(origin).await?;
     let traces = Arc::new(Traces::default());
     let journal = Journal::open().await?;
     let mut case = Case::default();
     let witness = place.fixture(ConnectionState::Warm, &traces).await?;
     witness.base().web.start(&journal).await?;
-    for connection_state in P::CONNECTION_STATES {
+    for connection_state in place.connection_states() {
         for moment in [Moment::Sent as fn(u32) -> Moment, Moment::Answered] {
             // A pool without connections is in the same state at either moment.
             if *connection_state == ConnectionState::Cold && moment(0) != Moment::Sent(0) {

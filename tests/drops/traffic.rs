@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::calls::Entry;
 use crate::http::Journal;
-use crate::places::{AnyFixture, ConnectionState, Place};
+use crate::origins::{AnyFixture, ConnectionState, Origin, Place};
 use crate::poll::{HANGS_AFTER, Moment, drop_at};
 use crate::report::Case;
 use crate::sweep::{CALL_LIMIT, Effects, Fixtures, check, note};
@@ -45,9 +45,12 @@ pub(crate) fn settings() -> Result<(usize, u64)> {
 pub(crate) type Effective<H> = (Entry<H>, Effects<H>);
 
 /// Drops calls at random moments while other calls run.
-pub(crate) async fn traffic<P: Place>(entries: Vec<Effective<P::Fixture>>) -> Result<Case> {
+pub(crate) async fn traffic<P: Place>(
+    origin: &Origin<P::Store>,
+    entries: Vec<Effective<P::Fixture>>,
+) -> Result<Case> {
     let (drops, seed) = settings()?;
-    let place = P::open().await?;
+    let place = P::open(origin).await?;
     let traces = Arc::new(Traces::default());
     let journal = Journal::open().await?;
     let witness = place.fixture(ConnectionState::Warm, &traces).await?;

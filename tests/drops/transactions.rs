@@ -234,7 +234,8 @@ async fn join<S: Database>(
                 .await
         }
         Joining::Enqueue => {
-            S::enqueue(tx, &fixture.outbox, "drops", &trace.key).await?;
+            let message = fixture.outbox.message("drops", "charged").key(&trace.key);
+            S::enqueue(tx, message).await?;
             Ok(trace.end(trace.key.clone()))
         }
     }
