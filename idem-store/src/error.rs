@@ -122,6 +122,8 @@ pub enum StoreErrorKind {
     Conflict,
     /// The store has no room for another record or byte.
     Full,
+    /// One value is larger than the store or its connection can take, whatever room there is.
+    TooLarge,
     /// The store refuses writes.
     ReadOnly,
     /// Wrong credentials or missing privileges.

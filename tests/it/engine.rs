@@ -13,6 +13,7 @@ mod patience;
 pub(crate) mod plain;
 mod purger;
 mod records;
+mod refused_results;
 mod replay_notes;
 mod steps;
 

@@ -22,6 +22,7 @@ mod costs;
 mod errors;
 mod galera;
 mod locks;
+mod packets;
 
 /// A dedicated database, dropped at the end of a test that passes.
 struct Database {

@@ -10,7 +10,7 @@ use tracing::{Instrument, Span};
 use super::Attempt;
 use super::decisions::Unfinished;
 use super::singleflight::Leader;
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::metrics::Raised;
 use crate::policy::Policy;
 use crate::record::{Outcome, Owner};
@@ -102,6 +102,8 @@ type Write<'a> = Pin<Box<dyn Future<Output = Result<FencedWrite, StoreError>> + 
 pub(super) enum SettleResult {
     /// The store acknowledged the write.
     Acknowledged,
+    /// The store refused the result, and acknowledged that the work was done.
+    Unrecorded,
     /// Another call owns the record; nothing was written.
     Lost,
     /// The store could not be reached in time. Settling continues in the background.
@@ -184,12 +186,12 @@ impl Settlement {
             return SettleResult::Pending;
         }
         match tokio::time::timeout_at(until, answered).await {
-            Ok(Ok(fenced)) => fenced.into(),
+            Ok(Ok(result)) => result,
             _ => SettleResult::Pending,
         }
     }
 
-    fn continue_in_background(&mut self, answer: Option<oneshot::Sender<FencedWrite>>) {
+    fn continue_in_background(&mut self, answer: Option<oneshot::Sender<SettleResult>>) {
         if let Some(task) = self.task.take() {
             let runtime = task.attempt.call().runtime.clone();
             runtime.spawn(task.persist(answer));
@@ -220,7 +222,7 @@ impl SettleResult {
     /// The store's answer to the write. None if there was none in time.
     pub(super) fn written(self) -> Option<FencedWrite> {
         match self {
-            Self::Acknowledged => Some(FencedWrite::Applied),
+            Self::Acknowledged | Self::Unrecorded => Some(FencedWrite::Applied),
             Self::Lost => Some(FencedWrite::Fenced),
             Self::Pending => None,
         }
@@ -244,33 +246,58 @@ impl SettleTask {
     /// Retries until the store answers, for the rest of the lease and one lease more. The store accepts an owner whose
     /// lease has lapsed, unless another call took over.
     ///
-    /// A store may refuse the result permanently, for example because it is full. Once the caller no longer waits, such
-    /// a store is asked to record only that the work was done. The result is then lost, but the work is not done twice.
-    async fn persist(mut self, answer: Option<oneshot::Sender<FencedWrite>>) {
+    /// A store may refuse the result permanently, for example because it is full. It is then asked to record only that
+    /// the work was done: the result is lost, but the work is not done twice. This happens while the lease is valid,
+    /// because another call would take the lapsed record over and do the work again. A result that is too large for
+    /// the store stays too large, so no time is spent on it.
+    async fn persist(mut self, answer: Option<oneshot::Sender<SettleResult>>) {
         let policy = self.attempt.engine().policy.clone();
         let lease = self.attempt.call().request.lease;
         let now = Instant::now();
-        let patience_over = later(now, policy.store_patience);
         let lapses = self.attempt.live_until().unwrap_or(now).max(now);
+        // The other half of the lease is left for the write without the result.
+        let result_until = later(now, policy.store_patience.min((lapses - now) / 2));
         let give_up_at = later(lapses, lease.max(policy.store_patience));
         let mut retries = Retries::until(give_up_at);
         loop {
             let sent_at = Instant::now();
-            let error = match bounded(policy.store_timeout, self.write()).await {
+            let written = bounded(policy.store_timeout, self.write()).await;
+            let may_drop_result = |error: &StoreError| {
+                error.kind() == StoreErrorKind::TooLarge
+                    || !error.is_retryable() && Instant::now() >= result_until
+            };
+            let written = match written {
+                Err(error) if may_drop_result(&error) => {
+                    self.record_without_result().await.unwrap_or(Err(error))
+                }
+                written => written,
+            };
+            let error = match written {
                 Ok(fenced) => {
+                    let result = match (&self.settle, fenced) {
+                        (Settle::End(Outcome::Unrecorded), FencedWrite::Applied) => {
+                            SettleResult::Unrecorded
+                        }
+                        _ => fenced.into(),
+                    };
                     self.conclude(fenced, sent_at);
                     if let Some(answer) = answer {
                         // The caller may have stopped waiting.
-                        let _ = answer.send(fenced);
+                        let _ = answer.send(result);
                     }
                     return;
                 }
                 Err(error) => error,
             };
-            if !error.is_retryable() && Instant::now() >= patience_over {
-                self.record_without_result().await;
-            }
-            if let Err(error) = retries.pause_after_any(error).await {
+            let pause = retries.pause_after_any(error);
+            let paused = match Instant::now() < result_until {
+                // The pause must not last into the time that is left for the write without the result.
+                true => tokio::time::timeout_at(result_until, pause)
+                    .await
+                    .unwrap_or(Ok(())),
+                false => pause.await,
+            };
+            if let Err(error) = paused {
                 tracing::error!(
                     target: "idem",
                     operation = self.attempt.operation().as_str(),
@@ -283,13 +310,13 @@ impl SettleTask {
         }
     }
 
-    /// Records that the work was done, without its result. The next round of `persist` sees the store's answer.
-    async fn record_without_result(&mut self) {
+    /// Records that the work was done, without its result. None if there is no result to leave out.
+    async fn record_without_result(&mut self) -> Option<Result<FencedWrite, StoreError>> {
         if !matches!(
             self.settle,
             Settle::End(Outcome::Completed(_) | Outcome::Failed(_))
         ) {
-            return;
+            return None;
         }
         let store = &self.attempt.engine().store;
         let limit = self.attempt.engine().policy.store_timeout;
@@ -306,6 +333,7 @@ impl SettleTask {
             );
             self.settle = Settle::End(Outcome::Unrecorded);
         }
+        Some(unrecorded)
     }
 
     fn conclude(mut self, fenced: FencedWrite, sent_at: Instant) {

@@ -15,7 +15,7 @@ use super::reentrancy::{self, ReentrancyGuard};
 use super::typed::{self, CallContext, Codecs, EngineRef, ErrorCodec, ErrorKind, ValueCodec};
 use super::{Attempt, Call, Idem};
 use crate::metrics::{CallOutcome, Timed};
-use crate::record::Outcome;
+use crate::record::{Outcome, State};
 use crate::store::{Connects, TransactionalStore};
 
 /// A handle on a store with transactions.
@@ -154,12 +154,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         let number = held.attempt().number();
         held.body_ended();
         let completing = held.attempt().call().metrics.start(Timed::Complete);
-        let call_outcome = match outcome {
-            Some(Outcome::Unrecorded) => CallOutcome::Unrecorded,
-            Some(_) if held.attempt().has_taken_over() => CallOutcome::TakenOver,
-            Some(_) => CallOutcome::Executed,
-            None => CallOutcome::Released,
-        };
+        let has_taken_over = held.attempt().has_taken_over();
         let ended = match outcome {
             Some(outcome) if result.is_ok() => held.end(BodyChanges::Keep, outcome),
             Some(outcome) => held.end(BodyChanges::RollBack, outcome),
@@ -167,9 +162,13 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         };
         let ended = ended.instrument(context.report.span.clone());
         async move {
-            if let Err(error) = ended.await {
-                return context.refuse(error);
-            }
+            let call_outcome = match ended.await {
+                Ok(Some(State::Unrecorded)) => CallOutcome::Unrecorded,
+                Ok(Some(_)) if has_taken_over => CallOutcome::TakenOver,
+                Ok(Some(_)) => CallOutcome::Executed,
+                Ok(None) => CallOutcome::Released,
+                Err(error) => return context.refuse(error),
+            };
             completing.stop();
             context.record_executed(call_outcome, number);
             result

@@ -121,7 +121,9 @@ use galera::Statements;
 /// # Size of results
 ///
 /// A result has to fit into one packet. `max_allowed_packet` is 64 MiB by default in MySQL and 16 MiB in MariaDB.
-/// InnoDB needs a redo log of ten times the largest result.
+/// In a transaction of the caller's, a result is sent as text and may have half of that size. InnoDB needs a redo log of
+/// ten times the largest result. A result that is too large is [unrecorded](crate::Error::Unrecorded), and in a
+/// transaction it is committed as such together with the effect. The connection is not lost.
 #[derive(Debug, Clone)]
 pub struct MySqlStore {
     pub(super) pool: MySqlPool,

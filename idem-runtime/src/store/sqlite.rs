@@ -428,7 +428,9 @@ fn primary_code(answer: &dyn DatabaseError) -> Option<i32> {
 }
 
 pub(super) fn error(source: sqlx::Error) -> StoreError {
-    use StoreErrorKind::{Conflict, Corrupt, Denied, Full, Other, ReadOnly, Schema, Unavailable};
+    use StoreErrorKind::{
+        Conflict, Corrupt, Denied, Full, Other, ReadOnly, Schema, TooLarge, Unavailable,
+    };
     sql::error(source, |answer| match primary_code(answer) {
         Some(1) if is_about_schema(answer.message()) => (
             Schema,
@@ -464,8 +466,8 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
             "the database file cannot be opened, check that its directory exists and can be written",
         ),
         Some(18) => (
-            Other,
-            "the result is larger than SQLite stores, lower the limit on results",
+            TooLarge,
+            "a value is larger than SQLite stores; lower the limit on results",
         ),
         Some(26) => (
             Corrupt,

@@ -100,6 +100,7 @@ pub struct FaultStore<S> {
 struct Inner<S> {
     store: S,
     ops: Mutex<[Script; Op::ALL.len()]>,
+    refused_results: Mutex<Option<StoreErrorKind>>,
 }
 
 #[derive(Debug, Default)]
@@ -124,6 +125,7 @@ impl<S> FaultStore<S> {
             inner: Arc::new(Inner {
                 store,
                 ops: Mutex::default(),
+                refused_results: Mutex::default(),
             }),
         }
     }
@@ -187,6 +189,12 @@ impl<S> FaultStore<S> {
         gate
     }
 
+    /// Makes every completion with a result fail with this kind, without its transition, until [`reset`](Self::reset). A
+    /// completion without a result succeeds, as in a store that is too full for the result alone.
+    pub fn refuse_results(&self, kind: StoreErrorKind) {
+        *self.refused_results() = Some(kind);
+    }
+
     /// Number of calls of this kind that have begun since the last [`reset`](Self::reset).
     pub fn count(&self, op: Op) -> u64 {
         self.scripts()[op as usize].count
@@ -200,6 +208,14 @@ impl<S> FaultStore<S> {
     /// Clears plans and counts. Calls that hang or are held stay so.
     pub fn reset(&self) {
         *self.scripts() = Default::default();
+        *self.refused_results() = None;
+    }
+
+    fn refused_results(&self) -> MutexGuard<'_, Option<StoreErrorKind>> {
+        self.inner
+            .refused_results
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn plan(&self, op: Op, calls: usize, fault: &Fault) {
@@ -331,7 +347,13 @@ impl<S: Store> Store for FaultStore<S> {
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        let transition = self.inner().complete(owner, outcome);
+        let refused = *self.refused_results();
+        let transition = async {
+            match refused {
+                Some(kind) if outcome.payload().is_some() => Err(planned(kind)),
+                _ => self.inner().complete(owner, outcome).await,
+            }
+        };
         self.faulty(Op::Complete, transition).await
     }
 

@@ -13,7 +13,7 @@ use super::Reserved;
 use crate::codec::{self, EncodeError, StoredValue};
 use crate::engine::reentrancy::{self, ReentrancyGuard};
 use crate::engine::{Attempt, Idem};
-use crate::error::{Error, InvalidCall, StoreError};
+use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
 use crate::record::{Owner, Payload};
 use crate::store::{FencedWrite, TransactionalStore};
 use crate::timing::bounded;
@@ -190,11 +190,7 @@ impl<S: TransactionalStore> TransactionStep<S> {
         Box::pin(async move {
             let saved = match encoded {
                 Ok(payload) => self.save(&payload).await,
-                Err(error) => {
-                    let step = self.name.to_string();
-                    let reason = error.to_string();
-                    Err(InvalidCall::StepResult { step, reason }.into())
-                }
+                Err(error) => Err(self.not_stored(&error)),
             };
             if let Err(error) = saved {
                 self.undo().await;
@@ -230,6 +226,13 @@ impl<S: TransactionalStore> TransactionStep<S> {
         })
     }
 
+    /// The error of a step whose result cannot be stored. The step must be rolled back.
+    fn not_stored(&self, reason: &dyn std::fmt::Display) -> Error {
+        let step = self.name.to_string();
+        let reason = reason.to_string();
+        InvalidCall::StepResult { step, reason }.into()
+    }
+
     async fn save(&mut self, payload: &Payload) -> Result<(), Error> {
         let Some(owner) = &self.owner else {
             tracing::warn!(
@@ -245,12 +248,14 @@ impl<S: TransactionalStore> TransactionStep<S> {
         let step = self
             .store
             .save_step_in(&mut self.transaction, owner, &self.name, payload);
-        match bounded(limit, Box::pin(step)).await? {
-            FencedWrite::Applied => Ok(()),
-            FencedWrite::Fenced => {
+        match bounded(limit, Box::pin(step)).await {
+            Ok(FencedWrite::Applied) => Ok(()),
+            Ok(FencedWrite::Fenced) => {
                 self.attempt.lose();
                 Err(Error::LeaseLost)
             }
+            Err(error) if error.kind() == StoreErrorKind::TooLarge => Err(self.not_stored(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -13,10 +13,10 @@ use crate::engine::progress::{Phase, SharedOutcome};
 use crate::engine::singleflight::Leader;
 use crate::engine::typed::Joins;
 use crate::engine::{Attempt, decisions};
-use crate::error::{Error, StoreError};
+use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::metrics::{Level, Raised, Timed, Timer};
 use crate::random;
-use crate::record::{Outcome, Owner};
+use crate::record::{Outcome, Owner, State};
 use crate::store::{FencedWrite, TransactionalStore};
 use crate::timing::bounded;
 
@@ -157,15 +157,35 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         Ok(())
     }
 
-    /// Commits the outcome, and the body's changes if they are kept.
+    /// Commits the outcome, and the body's changes if they are kept. Returns the state of the committed record: a result
+    /// that is too large for the store is committed as unrecorded.
     pub(super) fn end(
         mut self,
         changes: BodyChanges,
-        outcome: Outcome,
-    ) -> Boxed<'c, Result<(), Error>> {
+        mut outcome: Outcome,
+    ) -> Boxed<'c, Result<Option<State>, Error>> {
         Box::pin(async move {
-            match self.complete(changes, &outcome).await {
-                Ok(FencedWrite::Applied) => self.commit(outcome).await,
+            let mut completed = self.complete(changes, &outcome).await;
+            if let Err(error) = &completed
+                && error.kind() == StoreErrorKind::TooLarge
+                && outcome.payload().is_some()
+            {
+                let attempt = self.attempt();
+                tracing::error!(
+                    target: "idem",
+                    operation = attempt.operation().as_str(),
+                    record = %attempt.record_id(),
+                    error = %error,
+                    "the work is done, but its result cannot be stored and will not be replayed",
+                );
+                outcome = Outcome::Unrecorded;
+                completed = self.complete(changes, &outcome).await;
+            }
+            match completed {
+                Ok(FencedWrite::Applied) => {
+                    let state = outcome.state();
+                    self.commit(outcome).await.map(|()| Some(state))
+                }
                 Ok(FencedWrite::Fenced) => {
                     // Another process has changed the row, or the body has tampered with the transaction.
                     self.roll_back().await;
@@ -228,10 +248,11 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         Ok(())
     }
 
-    pub(super) fn undo(self) -> Boxed<'c, Result<(), Error>> {
+    /// Rolls everything back: no record is left.
+    pub(super) fn undo(self) -> Boxed<'c, Result<Option<State>, Error>> {
         Box::pin(async move {
             self.roll_back().await;
-            Ok(())
+            Ok(None)
         })
     }
 

@@ -8,9 +8,9 @@
 
 use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
-use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool};
+use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool, Row as _};
 
-use super::errors::{NOT_PREPARED, RolledBack, TX_IN_PROGRESS, number};
+use super::errors::{NOT_PREPARED, RolledBack, TX_IN_PROGRESS, TooLarge, number};
 use crate::store::sql::{Query, catch_panic, run_to_completion};
 
 /// Answer to a statement.
@@ -49,6 +49,7 @@ pub(super) async fn run_on(
     connection: &mut MySqlConnection,
     query: &Query<'_>,
 ) -> Result<Executed, sqlx::Error> {
+    refuse_if_too_large(connection, query.size()).await?;
     answer_of(connection, query.build::<MySql>()).await
 }
 
@@ -62,7 +63,9 @@ pub(in crate::store) async fn run_borrowed(
     connection: &mut MySqlConnection,
     query: &Query<'_>,
 ) -> Result<Executed, sqlx::Error> {
-    let answer = answer_of(&mut *connection, sqlx::raw_sql(query.literal())).await;
+    let text = query.literal();
+    refuse_if_too_large(connection, text.as_str().len()).await?;
+    let answer = answer_of(&mut *connection, sqlx::raw_sql(text)).await;
     match answer {
         Err(error)
             if connection.is_in_transaction()
@@ -74,6 +77,34 @@ pub(in crate::store) async fn run_borrowed(
             }
         }
         answer => answer,
+    }
+}
+
+/// Size in bytes below which a statement is sent without a look at the server's limit. No server limits packets to less
+/// by default.
+const ALWAYS_FITS: usize = 512 * 1024;
+/// Bytes of a packet beside the values of a statement.
+const PACKET_OVERHEAD: usize = 1024;
+
+/// Refuses a statement that is larger than a packet. The server would close the connection, and with it end the
+/// transaction that the caller works in.
+async fn refuse_if_too_large(
+    connection: &mut MySqlConnection,
+    size: usize,
+) -> Result<(), sqlx::Error> {
+    if size < ALWAYS_FITS {
+        return Ok(());
+    }
+    // The limit of this session, which may differ from the server's current setting.
+    let limit = sqlx::raw_sql("SELECT CAST(@@max_allowed_packet AS SIGNED)");
+    let answer = answer_of(connection, limit).await?;
+    let limit = match answer.rows.first() {
+        Some(row) => row.try_get::<i64, _>(0)?,
+        None => return Ok(()),
+    };
+    match i64::try_from(size + PACKET_OVERHEAD) {
+        Ok(size) if size <= limit => Ok(()),
+        _ => Err(sqlx::Error::AnyDriverError(Box::new(TooLarge))),
     }
 }
 

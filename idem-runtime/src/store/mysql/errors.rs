@@ -13,6 +13,15 @@ use crate::store::sql;
 #[error("the server rolled the whole transaction back")]
 pub(super) struct RolledBack;
 
+/// Error of a statement that was not sent, because it is larger than the server accepts.
+#[derive(Debug, thiserror::Error)]
+#[error("the statement is larger than `max_allowed_packet`")]
+pub(super) struct TooLarge;
+
+/// Message of an error of kind [`TooLarge`](StoreErrorKind::TooLarge).
+const OVER_PACKET: &str = "a value is larger than a packet of the server, or half of it in a caller's transaction; \
+     raise `max_allowed_packet` or lower the limit on results";
+
 /// Maximum number of tries of a statement that the server rolls back in favour of another.
 const TRIES: u32 = 8;
 
@@ -75,6 +84,9 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
         // The driver has no way to send the password. It says so with the name of its feature for another way.
         sqlx::Error::Configuration(_) if source.to_string().contains("mysql-rsa") => {
             return StoreError::new(Denied, NOT_ENCRYPTED).with_source(source);
+        }
+        sqlx::Error::AnyDriverError(error) if error.is::<TooLarge>() => {
+            return StoreError::new(StoreErrorKind::TooLarge, OVER_PACKET).with_source(source);
         }
         // A connection can get out of step if the application drops a statement on it half way.
         sqlx::Error::Protocol(_) => {
@@ -177,10 +189,7 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
             Unavailable,
             "the server failed during a commit, which may have taken effect or not, try again",
         ),
-        1153 | 1301 => (
-            Other,
-            "the result is larger than a packet, raise `max_allowed_packet` or lower the limit on results",
-        ),
+        1153 | 1301 => (StoreErrorKind::TooLarge, OVER_PACKET),
         1053
         | 1077
         | 1079
@@ -197,12 +206,12 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
         | 3782
         | 4031 => (Unavailable, "the server ended the connection, try again"),
         1118 => (
-            Other,
-            "the result is too large for the redo log, raise `innodb_log_file_size` or lower the limit on results",
+            StoreErrorKind::TooLarge,
+            "a value is too large for the redo log; raise `innodb_log_file_size` or lower the limit on results",
         ),
         1197 => (
-            Other,
-            "the result is too large for the binary log; raise `max_binlog_cache_size` or lower the limit on results",
+            StoreErrorKind::TooLarge,
+            "a value is too large for the binary log; raise `max_binlog_cache_size` or lower the limit on results",
         ),
         1205 => (
             Conflict,

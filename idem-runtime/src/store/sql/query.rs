@@ -281,7 +281,8 @@ impl<'q> Query<'q> {
         (0..self.count()).map(move |place| self.values[order.map_or(place, |order| order[place])])
     }
 
-    fn size(&self) -> usize {
+    /// Encoded size of the values in bytes.
+    pub(in crate::store) fn size(&self) -> usize {
         self.values_in_order().map(|value| value.size()).sum()
     }
 
