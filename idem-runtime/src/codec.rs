@@ -2,6 +2,7 @@
 //! later build knows whether it can read the value.
 
 mod exact;
+mod seen;
 
 use std::cell::Cell;
 use std::io;
@@ -21,6 +22,8 @@ use exact::{Notes, Reader};
 ///
 /// - `Some(None)` and `Some(())`, which both codecs write like `None`.
 /// - NaN and infinities in JSON.
+/// - A value that its own type cannot read back, such as a member that is skipped and has no default. The first value of
+///   a type is decoded before it is stored, and so is the first one with a variant or without a member.
 /// - Some values of types that buffer their input (internally tagged and untagged enums, flattened fields), for example
 ///   128-bit integers. Because this depends on the type, the value is decoded once before it is stored, and compared.
 ///
@@ -72,6 +75,11 @@ pub(crate) enum EncodeError {
     TooLarge { limit: usize },
     #[error("the value cannot be stored exactly: {0}")]
     Inexact(&'static str),
+    #[error(
+        "its type cannot read the encoded value back, because member `{0}` is missing in it; \
+         add `#[serde(default)]` to the member, or do not skip it"
+    )]
+    MemberMissing(String),
     #[error("the result cannot be encoded")]
     Codec(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the result's `Serialize` implementation panicked")]
@@ -90,9 +98,20 @@ impl Codec {
         value: &T,
         limit: usize,
     ) -> Result<Payload, EncodeError> {
-        let (payload, doubtful) = self.encode_noting(value, Reader::Known, limit)?;
-        if doubtful && !self.is_exact(value, &payload)? {
-            return Err(EncodeError::Inexact(READ_OTHERWISE));
+        let (payload, notes) = self.encode_noting(value, Reader::Known, limit)?;
+        // Most types that cannot read what they write fail on their first value, or on the first one with a variant or
+        // without a member. Later values of the same forms cost no reading.
+        let forms = notes.forms();
+        let seen = seen::of(
+            decode::<T> as fn(&Payload) -> Result<T, DecodeError> as usize,
+            self.tag(),
+        );
+        let is_new = seen.is_none_or(|seen| seen.is_new(forms));
+        if notes.is_doubtful() || is_new {
+            self.check(value, &payload)?;
+            if let Some(seen) = seen {
+                seen.insert(forms);
+            }
         }
         Ok(payload)
     }
@@ -107,13 +126,13 @@ impl Codec {
             .map(|(payload, _)| payload)
     }
 
-    /// Encodes a value. Returns true with it if the reader's type decides whether it is read back exactly.
+    /// Encodes a value. Returns with it what was noted about its parts.
     fn encode_noting<T: Serialize + ?Sized>(
         self,
         value: &T,
         reader: Reader,
         limit: usize,
-    ) -> Result<(Payload, bool), EncodeError> {
+    ) -> Result<(Payload, Notes), EncodeError> {
         let mut bytes = BUFFER.try_with(Cell::take).unwrap_or_default();
         bytes.clear();
         let mut buffer = Limited {
@@ -134,7 +153,7 @@ impl Codec {
                     // Fails only while the thread ends, and then nothing reuses the buffer.
                     let _ = BUFFER.try_with(|reused| reused.set(buffer.bytes));
                 }
-                Ok((payload, notes.is_doubtful()))
+                Ok((payload, notes))
             }
             Ok(Err(_)) if buffer.exceeded => Err(EncodeError::TooLarge { limit }),
             Ok(Err(error)) => Err(match notes.refused() {
@@ -145,16 +164,22 @@ impl Codec {
         }
     }
 
-    /// Decodes the payload and compares. Returns true if both values make the same calls to a serializer.
-    fn is_exact<T: StoredValue>(self, value: &T, payload: &Payload) -> Result<bool, EncodeError> {
+    /// Decodes the payload, and compares: both values must make the same calls to a serializer.
+    fn check<T: StoredValue>(self, value: &T, payload: &Payload) -> Result<(), EncodeError> {
         let compare = || match decode::<T>(payload) {
             Ok(decoded) => {
                 let digest = self.digest(value);
-                digest.is_some() && digest == self.digest(&decoded)
+                match digest.is_some() && digest == self.digest(&decoded) {
+                    true => Ok(()),
+                    false => Err(EncodeError::Inexact(READ_OTHERWISE)),
+                }
             }
-            Err(_) => false,
+            Err(_) => Err(missing_member::<T>(payload)
+                .map_or(EncodeError::Inexact(READ_OTHERWISE), |name| {
+                    EncodeError::MemberMissing(name)
+                })),
         };
-        catch_unwind(AssertUnwindSafe(compare)).map_err(|_| EncodeError::Panicked)
+        catch_unwind(AssertUnwindSafe(compare)).unwrap_or(Err(EncodeError::Panicked))
     }
 
     fn digest<T: Serialize + ?Sized>(self, value: &T) -> Option<u64> {
@@ -223,6 +248,23 @@ pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, Decode
             tag.escape_default()
         ))),
     }
+}
+
+/// Name of the member without which a type cannot read the payload. The rest of serde's message may quote the value.
+fn missing_member<T: DeserializeOwned>(payload: &Payload) -> Option<String> {
+    let message = match &*payload.codec {
+        JSON => serde_json::from_slice::<T>(&payload.bytes)
+            .err()?
+            .to_string(),
+        #[cfg(feature = "cbor")]
+        CBOR => match ciborium::from_reader::<T, _>(&*payload.bytes).err()? {
+            ciborium::de::Error::Semantic(_, message) => message,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let (name, _) = message.strip_prefix("missing field `")?.split_once('`')?;
+    Some(name.to_owned())
 }
 
 /// Buffer that does not grow beyond its limit.

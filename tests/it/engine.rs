@@ -12,6 +12,7 @@ mod lifecycle;
 mod patience;
 pub(crate) mod plain;
 mod purger;
+mod readback;
 mod records;
 mod refused_results;
 mod replay_notes;

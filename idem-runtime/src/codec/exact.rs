@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::num::FpCategory;
+use std::sync::LazyLock;
 
 use serde::ser::{self, Serialize, Serializer};
 
@@ -31,6 +32,17 @@ const LONG: usize = 4096;
 /// Types that buffer JSON do that. All `f32`s were tried.
 const ROUNDED_TWICE: u32 = 0x15ae_43fd;
 
+/// True if types that buffer JSON can read floats. They cannot if any crate of the build turns on the feature
+/// `arbitrary_precision` of serde_json.
+static BUFFERED_FLOATS_ARE_READ: LazyLock<bool> = LazyLock::new(|| {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Buffered {
+        Float(f64),
+    }
+    matches!(serde_json::from_str("0.5"), Ok(Buffered::Float(0.5)))
+});
+
 /// Knowledge about the type that will read a value. A doubtful value can be decoded and compared only if the type is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
@@ -44,6 +56,8 @@ pub(super) struct Notes {
     reader: Reader,
     refused: Cell<Option<&'static str>>,
     doubtful: Cell<bool>,
+    /// Bits for the variants and the skipped members of the value. The first bit is always set.
+    forms: Cell<u64>,
     /// Digest of the serializer calls so far; None if no digest is needed.
     digest: Cell<Option<u64>>,
     /// Hash of the last text that was written as a key.
@@ -57,6 +71,7 @@ impl Notes {
             reader,
             refused: Cell::new(None),
             doubtful: Cell::new(false),
+            forms: Cell::new(1),
             digest: Cell::new(None),
             key: Cell::new(0),
         }
@@ -92,6 +107,19 @@ impl Notes {
                 role: Role::Value,
             },
         }
+    }
+
+    pub(super) fn forms(&self) -> u64 {
+        self.forms.get()
+    }
+
+    /// Notes that the value has this variant, or lacks the member of this name.
+    #[inline]
+    fn note_form(&self, text: &'static str, index: u32) {
+        // The address stands for the text: it is read faster, and two texts rarely share one.
+        let hash =
+            (text.as_ptr() as u64 ^ u64::from(index) << 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.forms.set(self.forms.get() | 1 << (1 + hash % 63));
     }
 
     fn mark_doubtful(&self) {
@@ -243,6 +271,9 @@ impl<'n, S: Serializer> Exact<'n, S> {
 
     fn check_float(&self, category: FpCategory) -> Result<(), S::Error> {
         let is_nan = category == FpCategory::Nan;
+        if self.notes.is_json() && !*BUFFERED_FLOATS_ARE_READ {
+            self.notes.mark_doubtful();
+        }
         if !self.notes.is_json() {
             if is_nan {
                 // Not all of its bits may survive conversions between the widths.
@@ -307,10 +338,11 @@ macro_rules! integers {
 
 macro_rules! compounds {
     ($($method:ident($($argument:ident: $type:ty),*) -> $compound:ident,
-        $kind:ident $(of $name:ident)?, $bytes:expr;)*) => {$(
+        $kind:ident $(of $name:ident)? $(form $variant:ident $index:ident)?, $bytes:expr;)*) => {$(
         #[inline]
         fn $method(self, $($argument: $type),*) -> Result<Self::$compound, S::Error> {
             $(self.name($name);)?
+            $(self.notes.note_form($variant, $index);)?
             let to = self.to.$method($($argument),*);
             Self::compound(self.notes, self.place, Kind::$kind, $bytes, to)
         }
@@ -435,6 +467,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
         variant: &'static str,
     ) -> Result<S::Ok, S::Error> {
         self.name(name);
+        self.notes.note_form(variant, index);
         self.text(Kind::Variant, variant);
         self.to.serialize_unit_variant(name, index, variant)
     }
@@ -458,6 +491,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
         value: &T,
     ) -> Result<S::Ok, S::Error> {
         self.name(name);
+        self.notes.note_form(variant, index);
         self.leaf(Kind::Variant, variant.as_bytes());
         let value = self.noted(value, Role::Value);
         self.to
@@ -472,9 +506,9 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
         serialize_struct(name: &'static str, len: usize) -> SerializeStruct,
             Struct of name, name.as_bytes();
         serialize_tuple_variant(name: &'static str, index: u32, variant: &'static str, len: usize)
-            -> SerializeTupleVariant, Variant of name, variant.as_bytes();
+            -> SerializeTupleVariant, Variant of name form variant index, variant.as_bytes();
         serialize_struct_variant(name: &'static str, index: u32, variant: &'static str, len: usize)
-            -> SerializeStructVariant, Variant of name, variant.as_bytes();
+            -> SerializeStructVariant, Variant of name form variant index, variant.as_bytes();
     }
 
     #[inline]

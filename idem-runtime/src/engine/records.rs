@@ -171,14 +171,15 @@ impl<'a> Records<'a> {
                 EncodeError::TooLarge { .. } => {
                     StoreError::new(StoreErrorKind::Full, error.to_string()).into()
                 }
-                EncodeError::Inexact(_) | EncodeError::Codec(_) | EncodeError::Panicked => {
-                    StoreError::new(
-                        StoreErrorKind::Other,
-                        "the value cannot be stored, nothing was changed",
-                    )
-                    .with_source(error)
-                    .into()
-                }
+                EncodeError::Inexact(_)
+                | EncodeError::MemberMissing(_)
+                | EncodeError::Codec(_)
+                | EncodeError::Panicked => StoreError::new(
+                    StoreErrorKind::Other,
+                    "the value cannot be stored, nothing was changed",
+                )
+                .with_source(error)
+                .into(),
             })
     }
 

@@ -209,9 +209,9 @@ fn encode<T: Serialize + ?Sized>(payload: &T, limit: usize) -> Result<String, In
         .map_err(|error| match error {
             EncodeError::TooLarge { limit } => InvalidOutbox::TooLarge { limit },
             EncodeError::Codec(source) => InvalidOutbox::Payload(source),
-            error @ (EncodeError::Inexact(_) | EncodeError::Panicked) => {
-                InvalidOutbox::Payload(error.into())
-            }
+            error @ (EncodeError::Inexact(_)
+            | EncodeError::MemberMissing(_)
+            | EncodeError::Panicked) => InvalidOutbox::Payload(error.into()),
         })?;
     let text = std::str::from_utf8(&payload.bytes);
     Ok(text

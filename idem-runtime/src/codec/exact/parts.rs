@@ -182,6 +182,7 @@ macro_rules! by_name {
 
                 #[inline]
                 fn skip_field(&mut self, key: &'static str) -> Result<(), C::Error> {
+                    self.notes.note_form(key, 0);
                     self.to.skip_field(key)
                 }
             }
