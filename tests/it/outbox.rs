@@ -20,6 +20,7 @@ mod console;
 mod crashes;
 mod enqueuing;
 mod failures;
+mod hanging;
 mod order;
 mod payloads;
 mod relays;

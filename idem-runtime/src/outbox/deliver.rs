@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::random;
 use crate::record::ClaimId;
 use crate::store::outbox::{MessageLease, StoredMessage};
-use crate::timing::{Retries, bounded};
+use crate::timing::{Retries, bounded, later};
 use crate::worker::TaskEnd;
 
 /// Maximum number of messages of one ordering key in a row, before other messages get their turn.
@@ -42,15 +42,31 @@ impl MessageClaim {
 
 /// Handles a message, and then its successors in the order of its ordering key. Querying the next message of one key is
 /// cheaper than searching all messages that wait behind others.
-pub(super) async fn deliver_in_order(
+pub(super) fn deliver_in_order(
     shared: Arc<RelayShared>,
+    claim: MessageClaim,
+    message: StoredMessage,
+) -> impl Future<Output = TaskEnd> + Send + 'static {
+    // Taken before the first poll, because the search goes on at once.
+    let share = shared.shares.take(&message.topic);
+    async move {
+        let end = deliver_run(&shared, claim, message).await;
+        TaskEnd {
+            // Messages of a topic that had its whole share were left in the outbox.
+            more_is_due: share.give_back() || end.more_is_due,
+        }
+    }
+}
+
+async fn deliver_run(
+    shared: &RelayShared,
     mut claim: MessageClaim,
     mut message: StoredMessage,
 ) -> TaskEnd {
     let mut run = 0;
     loop {
         let ordering_key = message.ordering_key.clone();
-        let delivery = Delivery::new(&shared, claim, &message);
+        let delivery = Delivery::new(shared, claim, &message);
         let next_may_follow = delivery.handle(message).await;
         let Some(ordering_key) = ordering_key else {
             return TaskEnd { more_is_due: false };
@@ -89,6 +105,8 @@ struct Delivery<'a> {
 enum Handled {
     Done,
     Failed(String),
+    /// The handler took longer than this limit.
+    TimedOut(Duration),
     /// The message cannot be decoded, so a retry is useless.
     Unreadable(String),
     /// The runtime is stopping.
@@ -121,16 +139,24 @@ impl<'a> Delivery<'a> {
             Handled::Done => self.deliver().await,
             Handled::Unreadable(error) => self.park(&error).await,
             Handled::Cancelled => false,
-            Handled::Failed(error) => {
-                Counters::add(&self.shared.counters.failed);
-                if self.attempt >= max_attempts {
-                    return self.park(&error).await;
-                }
-                self.give_back(&error).await;
-                // The message blocks its successors until it is delivered or parked.
-                false
+            Handled::Failed(error) => self.fail(&error).await,
+            Handled::TimedOut(limit) => {
+                self.fail(&format!("the handler took longer than {limit:?}"))
+                    .await
             }
         }
+    }
+
+    /// Hands the message out again later, or parks it after the last attempt. Returns true if the next message of its
+    /// ordering key may follow.
+    async fn fail(&self, error: &str) -> bool {
+        Counters::add(&self.shared.counters.failed);
+        if self.attempt >= self.shared.settings.worker.max_attempts {
+            return self.park(error).await;
+        }
+        self.give_back(error).await;
+        // The message blocks its successors until it is delivered or parked.
+        false
     }
 
     /// Runs the handler as a separate task, so that a handler that blocks its thread does not prevent the renewal of its
@@ -157,12 +183,22 @@ impl<'a> Delivery<'a> {
         // The handler is called inside the task, because it may panic before it returns a future.
         task.spawn(async move { handler(message).await }.instrument(span.clone()));
         let mut is_held = true;
+        let limit = self.shared.settings.handler_timeout;
+        let over_at = later(Instant::now(), limit);
         loop {
             tokio::select! {
                 // A handler that has ended needs no renewal.
                 biased;
                 Some(ended) = task.join_next() => {
                     let handled = Handled::of(ended);
+                    if let Some(error) = handled.error_type() {
+                        span.record("error.type", error);
+                    }
+                    return handled;
+                }
+                () = tokio::time::sleep_until(over_at) => {
+                    // Dropping the set stops the handler at its next await.
+                    let handled = Handled::TimedOut(limit);
                     if let Some(error) = handled.error_type() {
                         span.record("error.type", error);
                     }
@@ -186,7 +222,7 @@ impl<'a> Delivery<'a> {
                 tracing::warn!(
                     target: "idem",
                     topic = self.topic,
-                    message = self.claim.id,
+                    message_id = self.claim.id,
                     "the lease of a message was lost, another relay may be handling it",
                 );
                 return false;
@@ -195,7 +231,7 @@ impl<'a> Delivery<'a> {
             Err(error) => tracing::warn!(
                 target: "idem",
                 topic = self.topic,
-                message = self.claim.id,
+                message_id = self.claim.id,
                 error = ?error.kind(),
                 "renewing the lease of a message failed, trying again",
             ),
@@ -222,9 +258,10 @@ impl<'a> Delivery<'a> {
         tracing::warn!(
             target: "idem",
             topic = self.topic,
-            message = self.claim.id,
+            message_id = self.claim.id,
             attempt = self.attempt,
             pause_ms = pause.as_millis() as u64,
+            error,
             "handling a message failed, it will be handed out again",
         );
         self.settle(|| self.shared.messages.give_back(self.claim, pause, error))
@@ -240,8 +277,9 @@ impl<'a> Delivery<'a> {
             tracing::warn!(
                 target: "idem",
                 topic = self.topic,
-                message = self.claim.id,
+                message_id = self.claim.id,
                 attempt = self.attempt,
+                error,
                 "a message was parked, an operator must requeue or discard it",
             );
         }
@@ -275,7 +313,7 @@ impl<'a> Delivery<'a> {
             tracing::warn!(
                 target: "idem",
                 topic = self.topic,
-                message = self.claim.id,
+                message_id = self.claim.id,
                 "how a message ended could not be recorded, so it may be handed out again",
             );
         }
@@ -313,6 +351,7 @@ impl Handled {
         match self {
             Self::Done => None,
             Self::Failed(_) => Some("failed"),
+            Self::TimedOut(_) => Some("timeout"),
             Self::Unreadable(_) => Some("unreadable"),
             Self::Cancelled => Some("cancelled"),
         }

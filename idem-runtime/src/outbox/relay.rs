@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::enqueue::is_name;
 use super::message::Message;
 use super::search::MessageSearch;
-use super::shared::{Counters, Failure, Handler, RelaySettings, RelayShared};
+use super::shared::{Counters, Failure, Handler, RelaySettings, RelayShared, Shares};
 use super::{Messages, Outbox};
 use crate::error::{Error, InvalidOutbox};
 use crate::timing::DECADES;
@@ -59,6 +59,7 @@ impl Relay {
                 lease: Duration::from_secs(30),
                 keep_delivered: None,
                 skip_parked: false,
+                handler_timeout: Duration::from_secs(5 * 60),
             },
         }
     }
@@ -66,7 +67,8 @@ impl Relay {
     /// Sets the handler for the messages of a topic. `Ok` means that the message is handled. After an error or a panic
     /// the message is delivered again. Every error type that `?` can box is accepted, `anyhow::Error` too.
     ///
-    /// The handler runs as a separate task. It is cancelled only if the [`RelayGuard`] is dropped or the runtime stops.
+    /// The handler runs as a separate task. It is cancelled only if the [`RelayGuard`] is dropped, the runtime stops, or
+    /// it takes longer than [`handler_timeout`](Self::handler_timeout).
     /// If its relay loses the lease, the handler continues, but its result is ignored.
     pub fn on<T, F, Fut, E>(mut self, topic: impl Into<String>, handler: F) -> Self
     where
@@ -101,7 +103,16 @@ impl Relay {
         self
     }
 
-    /// Maximum number of messages that this relay handles concurrently. Default 16.
+    /// Maximum duration of one run of a handler. Default 5 min. After it the handler is cancelled at its current await,
+    /// and the message is delivered again as after an error. A handler that blocks its thread cannot be cancelled: it
+    /// runs on beside the next delivery.
+    pub fn handler_timeout(mut self, limit: Duration) -> Self {
+        self.settings.handler_timeout = limit;
+        self
+    }
+
+    /// Maximum number of messages that this relay handles concurrently. Default 16. If the relay has several topics, each
+    /// of them uses at most three quarters of it, so that one topic whose handlers hang does not stop the others.
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.settings.worker.concurrency = messages;
         self
@@ -174,6 +185,7 @@ impl Relay {
         let topics: Vec<&str> = handlers.keys().map(String::as_str).collect();
         let polling = self.messages.polling(&topics, self.settings.skip_parked);
         let counters = Arc::new(Counters::default());
+        let shares = Arc::new(Shares::new(concurrency, handlers.len()));
         let worker = WorkerGuard::start(schedule, |stop| {
             MessageSearch::new(RelayShared {
                 messages: self.messages,
@@ -181,6 +193,7 @@ impl Relay {
                 handlers,
                 settings: self.settings,
                 counters: Arc::clone(&counters),
+                shares,
                 stop,
             })
         })?;

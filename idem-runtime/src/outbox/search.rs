@@ -90,7 +90,12 @@ impl MessageSearch {
         }
         let (mut taken, mut at) = (0, 0);
         while at < topics.len() && tasks.room() > 0 && !shared.stop.is_requested() {
-            let limit = tasks.room().min(BATCH);
+            let share = shared.shares.room(&topics[at]);
+            let limit = tasks.room().min(BATCH).min(share);
+            if limit == 0 {
+                topics.swap_remove(at);
+                continue;
+            }
             let lease = shared.settings.lease;
             let claim = MessageClaim::new(lease);
             let claimed =

@@ -3,7 +3,8 @@
 
 CREATE TABLE IF NOT EXISTS `idem_outbox` (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,  -- order of enqueuing
-    message_key VARCHAR(255) NOT NULL,  -- key by which a consumer recognises duplicates
+    -- Key by which a consumer recognises duplicates. A text type would ignore trailing blanks.
+    message_key VARBINARY(255) NOT NULL,
     topic VARCHAR(255) NOT NULL,
     ordering_key VARCHAR(255),          -- null if order does not matter
     payload LONGTEXT NOT NULL,          -- JSON

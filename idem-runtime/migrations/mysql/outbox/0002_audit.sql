@@ -6,7 +6,7 @@ CREATE TABLE IF NOT EXISTS `idem_outbox_audit` (
     actor VARCHAR(120) NOT NULL,
     reason VARCHAR(1000) NOT NULL,
     action VARCHAR(16) NOT NULL,        -- requeued, discarded
-    message_key VARCHAR(255) NOT NULL,
+    message_key VARBINARY(255) NOT NULL, -- a text type would ignore trailing blanks
     topic VARCHAR(255) NOT NULL,
     ordering_key VARCHAR(255),
     attempt BIGINT NOT NULL,            -- number of claims by relays, before the change

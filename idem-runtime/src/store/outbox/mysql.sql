@@ -4,6 +4,10 @@
 -- part: on_duplicate
 -- A duplicate is an error, which undoes only the statement.
 
+-- part: key_text
+-- The column is binary, because a text type would ignore trailing blanks.
+CONVERT({it}message_key USING utf8mb4)
+
 -- part: latest
 -- In a transaction, a plain read may not see the message with which the insert conflicted.
 LOCK IN SHARE MODE

@@ -1,5 +1,8 @@
 -- Syntax of PostgreSQL for statements on messages, and the statements that only PostgreSQL has.
 
+-- part: key_text
+{it}message_key
+
 -- part: on_duplicate
 ON CONFLICT (message_key) DO NOTHING
 

@@ -1,5 +1,8 @@
 -- Syntax of SQLite for statements on messages, and the statements that only SQLite has.
 
+-- part: key_text
+{it}message_key
+
 -- part: on_duplicate
 ON CONFLICT (message_key) DO NOTHING
 

@@ -10,7 +10,7 @@
 
 -- part: columns
 -- Columns that `stored` reads, in its order.
-id, message_key, topic, ordering_key, payload, headers, attempt, enqueued_at, parked_at, last_error
+id, {key_text}, topic, ordering_key, payload, headers, attempt, enqueued_at, parked_at, last_error
 
 -- part: claimed
 -- The relay in parameters 1 and 2 has the message.
@@ -71,7 +71,7 @@ INSERT INTO {messages} (
 
 -- name: find
 -- The message with which the insert conflicted may have been deleted since. The caller then inserts again.
-SELECT message_key, topic, coalesce(ordering_key, ''), payload
+SELECT {key_text}, topic, coalesce(ordering_key, ''), payload
 FROM {messages}
 WHERE message_key = ?1 {latest}
 
@@ -130,7 +130,7 @@ WHERE message_key = ?1 AND state = 'parked' AND (?2 IS NULL OR parked_at = ?2) {
 
 -- name: audit
 -- Entries never change, and new ones have higher numbers than those on any page.
-SELECT entry, made_at, actor, reason, action, message_key, topic, ordering_key, attempt, enqueued_at
+SELECT entry, made_at, actor, reason, action, {key_text}, topic, ordering_key, attempt, enqueued_at
 FROM {message_audit}
 WHERE entry < ?1
     AND (?2 IS NULL OR message_key = ?2 AND length(message_key) = length(?2))
