@@ -24,6 +24,7 @@ mod hanging;
 mod order;
 mod payloads;
 mod relays;
+mod sequences;
 mod tables;
 
 /// Runs each case on every database.

@@ -122,6 +122,8 @@ struct Target<'a> {
     migrations: &'static Migrations,
     /// Way in which a version is applied.
     form: PostgresForm,
+    /// Suffixes of the tables whose rows a sequence numbers, with the numbered column.
+    numbered: &'static [(&'static str, &'static str)],
     log: LogStatements,
 }
 
@@ -131,13 +133,23 @@ impl<'a> Target<'a> {
             PostgresForm::Standard => &RECORDS,
             PostgresForm::Portable => &PORTABLE_RECORDS,
         };
-        Self::new(table, migrations, form, form.log_suffix())
+        let numbered: &[_] = match form {
+            PostgresForm::Standard => &[("_audit", "entry")],
+            // Databases that are only similar to PostgreSQL number rows in their own ways.
+            PostgresForm::Portable => &[],
+        };
+        Self::new(table, migrations, form, form.log_suffix(), numbered)
     }
 
     /// The tables of an outbox are the same in both forms.
     #[cfg(feature = "outbox")]
     fn of_outbox(table: &'a Table, migrations: &'static Migrations, form: PostgresForm) -> Self {
-        Self::new(table, migrations, form, PostgresForm::Standard.log_suffix())
+        let numbered: &[_] = match form {
+            PostgresForm::Standard => &[("", "id"), ("_audit", "entry")],
+            PostgresForm::Portable => &[],
+        };
+        let log_suffix = PostgresForm::Standard.log_suffix();
+        Self::new(table, migrations, form, log_suffix, numbered)
     }
 
     fn new(
@@ -145,12 +157,14 @@ impl<'a> Target<'a> {
         migrations: &'static Migrations,
         form: PostgresForm,
         log_suffix: &str,
+        numbered: &'static [(&'static str, &'static str)],
     ) -> Self {
         let log = table.quoted(DIALECT.quote, log_suffix);
         Self {
             table,
             migrations,
             form,
+            numbered,
             log: LogStatements::from_template(&DIALECT.template().with("log", log)),
         }
     }
@@ -164,7 +178,51 @@ impl<'a> Target<'a> {
             }
             .map_err(error)?;
         }
+        for (suffix, column) in self.numbered {
+            self.advance_sequence(pool, suffix, column)
+                .await
+                .map_err(error)?;
+        }
         Ok(())
+    }
+
+    /// Advances the sequence of a column beyond the highest number in its table. Logical replication copies rows and no
+    /// sequences: after a switch to the replica, new rows would get numbers that exist, or lower ones than older rows.
+    async fn advance_sequence(
+        &self,
+        pool: &PgPool,
+        suffix: &str,
+        column: &str,
+    ) -> Result<(), sqlx::Error> {
+        let table = self.table.quoted(DIALECT.quote, suffix);
+        let behind = format!(
+            "FROM (SELECT pg_get_serial_sequence('{table}', '{column}')::regclass AS sequence) AS s, \
+             (SELECT max({column}) AS highest FROM {table}) AS t \
+             WHERE t.highest > coalesce(pg_sequence_last_value(s.sequence), 0)"
+        );
+        // The user of a service may neither read an audit nor see a sequence. The owner of the tables does this.
+        let owned = AssertSqlSafe(format!(
+            "SELECT 1 FROM pg_class WHERE oid = to_regclass('{table}') AND pg_has_role(relowner, 'USAGE')"
+        ));
+        if sqlx::raw_sql(owned).fetch_optional(pool).await?.is_none() {
+            return Ok(());
+        }
+        // Mostly no sequence is behind, and this read locks nothing.
+        let is_behind = AssertSqlSafe(format!("SELECT 1 {behind}"));
+        if sqlx::raw_sql(is_behind)
+            .fetch_optional(pool)
+            .await?
+            .is_none()
+        {
+            return Ok(());
+        }
+        let mut transaction = pool.begin().await?;
+        // An insert between the read of the sequence and its write would get a number that is then given again.
+        let lock = AssertSqlSafe(format!("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"));
+        sqlx::raw_sql(lock).execute(&mut *transaction).await?;
+        let advance = AssertSqlSafe(format!("SELECT setval(s.sequence, t.highest) {behind}"));
+        sqlx::raw_sql(advance).execute(&mut *transaction).await?;
+        transaction.commit().await
     }
 
     async fn plan(&self, pool: &PgPool) -> Result<MigrationPlan, StoreError> {
