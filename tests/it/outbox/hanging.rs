@@ -62,7 +62,7 @@ async fn a_handler_that_hangs_is_cut_off_and_called_again(database: Database) {
     until(async || relay.stats().parked == 1).await;
     relay.stop().await;
     assert_eq!(attempts.entries(), [1, 2, 3]);
-    let parked = database.outbox.parked(None, 10).await.unwrap();
+    let parked = database.outbox.parked(None, 10).await.unwrap().messages;
     let error = parked[0].last_error();
     assert!(error.contains("took longer than 50ms"), "{error}");
 }
@@ -91,7 +91,7 @@ async fn keys_that_differ_in_trailing_blanks_are_two_keys(database: Database) {
             .unwrap()
     );
     assert!(database.by_hand().discard(&key_of("Job-1 ")).await.unwrap());
-    let rest = database.outbox.parked(None, 10).await.unwrap();
+    let rest = database.outbox.parked(None, 10).await.unwrap().messages;
     let rest: Vec<_> = rest.iter().map(|it| it.key().as_str()).collect();
     assert_eq!(rest, ["Job-1", "Job-1  "]);
     let audit = outbox::MessageAuditFilter::default();

@@ -10,7 +10,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
 use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool, Row as _};
 
-use super::errors::{NOT_PREPARED, RolledBack, TX_IN_PROGRESS, TooLarge, number};
+use super::errors::{NOT_PREPARED, OverPacket, RolledBack, TX_IN_PROGRESS, number};
 use crate::store::sql::{Query, catch_panic, run_to_completion};
 
 /// Answer to a statement.
@@ -104,7 +104,7 @@ async fn refuse_if_too_large(
     };
     match i64::try_from(size + PACKET_OVERHEAD) {
         Ok(size) if size <= limit => Ok(()),
-        _ => Err(sqlx::Error::AnyDriverError(Box::new(TooLarge))),
+        _ => Err(sqlx::Error::AnyDriverError(Box::new(OverPacket))),
     }
 }
 

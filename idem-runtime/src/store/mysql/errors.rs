@@ -16,7 +16,7 @@ pub(super) struct RolledBack;
 /// Error of a statement that was not sent, because it is larger than the server accepts.
 #[derive(Debug, thiserror::Error)]
 #[error("the statement is larger than `max_allowed_packet`")]
-pub(super) struct TooLarge;
+pub(super) struct OverPacket;
 
 /// Message of an error of kind [`TooLarge`](StoreErrorKind::TooLarge).
 const OVER_PACKET: &str = "a value is larger than a packet of the server, or half of it in a caller's transaction; \
@@ -85,7 +85,7 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
         sqlx::Error::Configuration(_) if source.to_string().contains("mysql-rsa") => {
             return StoreError::new(Denied, NOT_ENCRYPTED).with_source(source);
         }
-        sqlx::Error::AnyDriverError(error) if error.is::<TooLarge>() => {
+        sqlx::Error::AnyDriverError(error) if error.is::<OverPacket>() => {
             return StoreError::new(StoreErrorKind::TooLarge, OVER_PACKET).with_source(source);
         }
         // A connection can get out of step if the application drops a statement on it half way.
@@ -118,7 +118,7 @@ const UNKNOWN: (StoreErrorKind, &str) =
 /// to 1999.
 fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{
-        Conflict, Corrupt, Denied, Full, Other, ReadOnly, Schema, Timeout, Unavailable,
+        Conflict, Corrupt, Denied, Full, ReadOnly, Schema, Timeout, TooLarge, Unavailable,
     };
     match number {
         1045 | 1698 | 1130 | 1820 | 1862 | 3118 | 3955 => (
@@ -189,7 +189,7 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
             Unavailable,
             "the server failed during a commit, which may have taken effect or not, try again",
         ),
-        1153 | 1301 => (StoreErrorKind::TooLarge, OVER_PACKET),
+        1153 | 1301 => (TooLarge, OVER_PACKET),
         1053
         | 1077
         | 1079
@@ -206,11 +206,11 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
         | 3782
         | 4031 => (Unavailable, "the server ended the connection, try again"),
         1118 => (
-            StoreErrorKind::TooLarge,
+            TooLarge,
             "a value is too large for the redo log; raise `innodb_log_file_size` or lower the limit on results",
         ),
         1197 => (
-            StoreErrorKind::TooLarge,
+            TooLarge,
             "a value is too large for the binary log; raise `max_binlog_cache_size` or lower the limit on results",
         ),
         1205 => (
@@ -234,7 +234,7 @@ mod tests {
     /// Servers give the other numbers in `tests/it`.
     #[test]
     fn rare_errors_have_a_kind_that_says_whether_to_retry() {
-        use StoreErrorKind::{Conflict, Denied, Full, Other, Schema, Unavailable};
+        use StoreErrorKind::{Conflict, Denied, Full, Schema, TooLarge, Unavailable};
         for (number, kind, remedy) in [
             (1251, Denied, "caching_sha2_password"),
             (3955, Denied, "locked"),
@@ -244,9 +244,9 @@ mod tests {
             (3100, Unavailable, "another member"),
             (3797, Unavailable, "another member"),
             (3169, Unavailable, "try again"),
-            (1153, Other, "max_allowed_packet"),
+            (1153, TooLarge, "max_allowed_packet"),
             (1156, Unavailable, "try again"),
-            (1197, Other, "max_binlog_cache_size"),
+            (1197, TooLarge, "max_binlog_cache_size"),
             (3101, Conflict, "try again"),
             (COMMIT_FAILED, Unavailable, "may have taken effect"),
         ] {
