@@ -357,6 +357,7 @@ pub(crate) const AREAS: &[Area] = &[
                 "keys::",
                 "records::",
                 "replay::",
+                "unreadable::",
             ],
         )],
         needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster],
