@@ -3,11 +3,37 @@
 //! trybuild runs one `cargo check` for all cases of `fail`. A case of `pass` must be linked. If trybuild ran such a
 //! case, it would compile every dependency again, so each case of `pass` is a separate test target in the manifest.
 
-use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
 
+/// Variable with flags of the compiler, which cargo prefers to those of trybuild.
+const FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
+
+/// Flags with which trybuild compiles the cases.
+const OF_CASES: [&str; 6] = [
+    "--cfg",
+    "trybuild",
+    "--verbose",
+    "-A",
+    "dead_code",
+    "--diagnostic-width=140",
+];
+
+/// trybuild compiles the dependencies with other flags than the cases. Cargo then compiles every dependency twice, because
+/// the flags are part of its identity. So this test runs itself with a variable that makes all flags equal.
 #[test]
 fn each_misuse_has_its_message() {
+    if env::var_os(FLAGS).is_none() {
+        let own = env::current_exe().expect("the test has a program");
+        let status = Command::new(own)
+            .args(["--exact", "each_misuse_has_its_message", "--nocapture"])
+            .env(FLAGS, OF_CASES.join("\u{1f}"))
+            .status()
+            .expect("the program starts");
+        assert!(status.success(), "a case has another message");
+        return;
+    }
     let cases = trybuild::TestCases::new();
     cases.compile_fail("fail/*.rs");
 }
