@@ -23,15 +23,16 @@ CREATE TABLE IF NOT EXISTS `idem_records` (
     KEY purge_queue (purge_after)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Saved steps of calls. A step is stored as long as its record.
+-- Saved steps of calls. A step is stored as long as its record: the statements that delete a record delete its steps and
+-- its recovery input. There is no foreign key, because Group Replication refuses to write tables with keys that cascade
+-- if several members accept writes.
 CREATE TABLE IF NOT EXISTS `idem_records_steps` (
     id BINARY(32) NOT NULL,                 -- of the record
     name VARBINARY(255) NOT NULL,           -- UTF-8, unique in its record; a text type would ignore trailing blanks
     first_claimed_at BIGINT NOT NULL,       -- as in the record; a row of an earlier generation is replaced
     codec VARCHAR(255) NOT NULL,
     payload LONGBLOB NOT NULL,
-    PRIMARY KEY (id, name),
-    FOREIGN KEY (id) REFERENCES `idem_records` (id) ON DELETE CASCADE
+    PRIMARY KEY (id, name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Recovery inputs of calls. An input is stored until its record has an outcome.
@@ -43,15 +44,15 @@ CREATE TABLE IF NOT EXISTS `idem_records_recovery` (
     payload LONGBLOB NOT NULL,
     recover_after BIGINT NOT NULL,          -- time from which recovery checks whether the owner crashed
     recoveries BIGINT NOT NULL,             -- number of times that the call was retried
-    KEY recovery_due (operation, recover_after),
-    FOREIGN KEY (id) REFERENCES `idem_records` (id) ON DELETE CASCADE
+    KEY recovery_due (operation, recover_after)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Fencing floor: the fencing tokens of first claims are above this number. A record may be deleted, and claimed again
 -- within one tick of the clock or after the clock was set back. It must not get a fencing token that a paused owner of
 -- the deleted record still has. A purge first raises the floor to the highest fencing token that it is about to delete.
 -- No trigger does this, because creating one takes privileges that an application seldom has (TRIGGER, and SUPER with
--- binary logging). If you delete rows by hand, raise the floor by hand first.
+-- binary logging). If you delete rows by hand, raise the floor by hand first, and delete the
+-- rows of the same id in the tables of steps and recovery inputs.
 CREATE TABLE IF NOT EXISTS `idem_records_fencing_floor` (
     one TINYINT NOT NULL PRIMARY KEY CHECK (one = 1),
     fencing_token BIGINT NOT NULL

@@ -39,7 +39,7 @@ pub(super) use connections::run_borrowed;
 #[cfg(feature = "outbox")]
 pub(super) use errors::{DUPLICATE, number};
 pub(super) use errors::{error, retry_undone};
-use galera::Statements;
+use galera::{Cluster, Statements};
 
 /// Store of records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.
 ///
@@ -83,8 +83,22 @@ use galera::Statements;
 /// `sync_binlog = 1`.
 ///
 /// A replica that is promoted has only the data that had reached it. With asynchronous replication acknowledged records
-/// can be missing, and their calls run again. With Group Replication send all transitions to one node, or turn on
-/// `group_replication_consistency = BEFORE`: another node may not have applied yet what one node has acknowledged.
+/// can be missing, and their calls run again.
+///
+/// # Group Replication
+///
+/// An acknowledged outcome survives the loss of a minority of a MySQL group. Lead the connections to the primary: a
+/// secondary refuses claims with [`StoreErrorKind::ReadOnly`]. With `group_replication_consistency =
+/// BEFORE_ON_PRIMARY_FAILOVER`, the default since MySQL 8.4, a new primary answers after it has applied what the old one
+/// acknowledged. A member without a majority does not answer writes, unless
+/// `group_replication_unreachable_majority_timeout` is set.
+///
+/// If all members accept writes, set `group_replication_consistency = BEFORE`, or send all transitions to one member:
+/// another one may not have applied yet what one has acknowledged. [`connect`](Self::connect) and
+/// [`migrate`](Self::migrate) detect this form. If you change a running group to it, restart the processes. The tables
+/// comply with `group_replication_enforce_update_everywhere_checks`, except that the isolation level must not be
+/// `SERIALIZABLE`. A write that conflicts with one of another member is rolled back at its commit. The store retries its
+/// own statements; a transactional call fails with [`StoreErrorKind::Conflict`] as on Galera.
 ///
 /// # Galera
 ///
@@ -156,7 +170,7 @@ impl MySqlStore {
             .test_before_acquire(false)
             .connect_lazy_with(options);
         let store = Self::new(pool);
-        store.detect_galera().await?;
+        store.detect_cluster().await?;
         Ok(store)
     }
 
@@ -200,14 +214,18 @@ impl MySqlStore {
         let store = Self::on(self.pool, table);
         if self.statements.is_galera() {
             store.use_galera();
+        } else if self.statements.has_other_writers() {
+            store.statements.expect_other_writers();
         }
         store
     }
 
-    /// Makes the statements wait for the writes of other nodes, if there are any.
-    async fn detect_galera(&self) -> Result<(), StoreError> {
-        if galera::is_node(&self.pool).await? {
-            self.use_galera();
+    /// Adapts the statements to other servers that accept writes, if there are any.
+    async fn detect_cluster(&self) -> Result<(), StoreError> {
+        match Cluster::of(&self.pool).await? {
+            Cluster::Galera => self.use_galera(),
+            Cluster::GroupOfPrimaries => self.statements.expect_other_writers(),
+            Cluster::None | Cluster::Group => {}
         }
         Ok(())
     }
@@ -236,7 +254,7 @@ impl MySqlStore {
     /// If the future is dropped, each statement of a migration is applied or not applied, and the lock is released.
     /// Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        self.detect_galera().await?;
+        self.detect_cluster().await?;
         migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
 }
@@ -278,9 +296,9 @@ impl Backend for MySqlStore {
         Ok(executed.done.rows_affected())
     }
 
-    /// On Galera in a transaction, so that it conflicts with a takeover on another node.
+    /// If other servers accept writes, in a transaction that conflicts with a takeover on another one.
     async fn write_as_owner(&self, owner: &Owner, query: Query<'_>) -> Result<u64, StoreError> {
-        if !self.statements.is_galera() {
+        if !self.statements.has_other_writers() {
             return self.write(query).await;
         }
         let query = &query;

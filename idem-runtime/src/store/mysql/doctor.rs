@@ -1,7 +1,8 @@
 //! Checks of a MySQL or MariaDB server.
 
+use super::galera::Cluster;
 use super::statements::DIALECT;
-use super::{MySqlStore, error, galera, run};
+use super::{MySqlStore, error, run};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::Finding;
 use crate::store::sql::{self, Placeholders, Readable as _, Statement};
@@ -109,7 +110,13 @@ impl MySqlStore {
             missing.extend(self.missing(suffix, &PRIVILEGES).await?);
         }
         if missing.is_empty() {
-            return Ok(Finding::ok(CHECK, "the user may read and write each table"));
+            let found = match self.is_on("read_only").await? {
+                true => {
+                    "the user may read each table; a server that is read-only does not show the other rights"
+                }
+                false => "the user may read and write each table",
+            };
+            return Ok(Finding::ok(CHECK, found));
         }
         Ok(Finding::problem(
             CHECK,
@@ -121,6 +128,12 @@ impl MySqlStore {
     async fn check_audit(&self) -> Result<Finding, StoreError> {
         let [select, insert, ..] = PRIVILEGES;
         let missing = self.missing("_audit", &[select, insert]).await?;
+        if missing.is_empty() && self.is_on("read_only").await? {
+            return Ok(Finding::ok(
+                "changes by hand",
+                "the user may read the audit; a server that is read-only does not show the right to write it",
+            ));
+        }
         Ok(sql::changes_by_hand(&missing))
     }
 
@@ -143,6 +156,8 @@ impl MySqlStore {
                 Err(error) if error.kind() == StoreErrorKind::Denied => {
                     missing.push(format!("{privilege} on {table}"));
                 }
+                // A replica refuses all writes before it looks for the privilege. The check of writes reports it.
+                Err(error) if error.kind() == StoreErrorKind::ReadOnly => {}
                 Err(error) => return Err(error),
             }
         }
@@ -260,8 +275,10 @@ impl MySqlStore {
     }
 
     async fn check_loss(&self) -> Result<Finding, StoreError> {
-        if galera::is_node(&self.pool).await? {
-            return self.check_galera().await;
+        match Cluster::of(&self.pool).await? {
+            Cluster::Galera => return self.check_galera().await,
+            Cluster::Group | Cluster::GroupOfPrimaries => return self.check_group().await,
+            Cluster::None => {}
         }
         Ok(Finding::warning(
             LOSS,
@@ -274,6 +291,29 @@ impl MySqlStore {
     async fn status(&self, name: &str) -> Result<String, StoreError> {
         let query = format!("SHOW STATUS LIKE '{name}'");
         Ok(self.text(&query, 1).await?.unwrap_or_default())
+    }
+
+    /// The privilege to read the table of members is not one that the service needs.
+    async fn check_group(&self) -> Result<Finding, StoreError> {
+        const MEMBERS: &str = "SELECT CONCAT_WS(
+                ' ', COUNT(*), COALESCE(SUM(member_state = 'ONLINE'), 0),
+                COALESCE(SUM(member_state = 'UNREACHABLE'), 0), COALESCE(SUM(member_role = 'PRIMARY'), 0),
+                COALESCE(MAX(IF(member_id = @@server_uuid, member_state, NULL)), '-'),
+                COALESCE(MAX(IF(member_id = @@server_uuid, member_role, NULL)), '-')
+            ) FROM performance_schema.replication_group_members";
+        let group = match self.text(MEMBERS, 0).await {
+            Ok(text) => Group::parse(&text.unwrap_or_default()),
+            Err(denied) if denied.kind() == StoreErrorKind::Denied => {
+                return Ok(Finding::warning(
+                    LOSS,
+                    "the server has Group Replication, and the user may not see the members of its group",
+                    "GRANT SELECT ON performance_schema.replication_group_members",
+                ));
+            }
+            Err(error) => return Err(error),
+        };
+        let consistency = self.variable("group_replication_consistency").await?;
+        Ok(group.finding(&consistency))
     }
 
     async fn check_galera(&self) -> Result<Finding, StoreError> {
@@ -318,5 +358,139 @@ impl MySqlStore {
                  minority, and each statement of the store waits for the writes of the other nodes"
             ),
         ))
+    }
+}
+
+/// State of a group of Group Replication, as one member sees it.
+#[derive(Debug, Default)]
+struct Group {
+    members: u32,
+    online: u32,
+    unreachable: u32,
+    primaries: u32,
+    /// State of this member.
+    state: String,
+    role: String,
+}
+
+impl Group {
+    /// Parses the six words of the query.
+    fn parse(text: &str) -> Self {
+        let mut words = text.split(' ');
+        let mut number = || words.next().and_then(|it| it.parse().ok()).unwrap_or(0);
+        let [members, online, unreachable, primaries] = [number(), number(), number(), number()];
+        let mut word = || words.next().unwrap_or_default().to_owned();
+        Self {
+            members,
+            online,
+            unreachable,
+            primaries,
+            state: word(),
+            role: word(),
+        }
+    }
+
+    fn finding(&self, consistency: &str) -> Finding {
+        let Self {
+            members,
+            online,
+            unreachable,
+            ..
+        } = self;
+        if self.state != "ONLINE" {
+            return Finding::problem(
+                LOSS,
+                format!(
+                    "the server is a member of Group Replication that is {}: it lacks the writes of its group",
+                    self.state
+                ),
+                "START GROUP_REPLICATION, or connect to another member",
+            );
+        }
+        if unreachable * 2 >= *members {
+            return Finding::problem(
+                LOSS,
+                format!(
+                    "the server has lost the majority of its group: of {members} members, {unreachable} cannot be \
+                     reached, so every write waits"
+                ),
+                "connect it with the majority, or connect to another member; with \
+                 `group_replication_unreachable_majority_timeout` writes fail instead",
+            );
+        }
+        let others_may_lag = match self.primaries {
+            0 | 1 => consistency == "EVENTUAL",
+            _ => !matches!(consistency, "BEFORE" | "AFTER" | "BEFORE_AND_AFTER"),
+        };
+        if others_may_lag {
+            return Finding::warning(
+                LOSS,
+                format!(
+                    "`group_replication_consistency` is {consistency}: another member may not have applied yet what one \
+                     has acknowledged"
+                ),
+                match self.primaries {
+                    0 | 1 => "set it to BEFORE_ON_PRIMARY_FAILOVER",
+                    _ => "set it to BEFORE, or send all transitions to one member",
+                },
+            );
+        }
+        if *online < 3 {
+            return Finding::warning(
+                LOSS,
+                format!(
+                    "{online} members of the group are online: without one of them the others may refuse all writes"
+                ),
+                "run three members or more",
+            );
+        }
+        let role = match (&*self.role, self.primaries) {
+            ("PRIMARY", 1) => "the primary".to_owned(),
+            ("PRIMARY", primaries) => format!("one of {primaries} primaries"),
+            _ => "a secondary".to_owned(),
+        };
+        Finding::ok(
+            LOSS,
+            format!(
+                "the server is {role} in a group of {online} members that are online: an acknowledged outcome survives \
+                 the loss of a minority"
+            ),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_told_what_it_is_and_whether_its_group_has_a_majority() {
+        for (members, consistency, says) in [
+            (
+                "3 3 0 1 ONLINE PRIMARY",
+                "BEFORE_ON_PRIMARY_FAILOVER",
+                "the primary",
+            ),
+            (
+                "3 3 0 1 ONLINE SECONDARY",
+                "BEFORE_ON_PRIMARY_FAILOVER",
+                "a secondary",
+            ),
+            ("3 3 0 1 ONLINE PRIMARY", "EVENTUAL", "may not have applied"),
+            ("3 3 0 3 ONLINE PRIMARY", "BEFORE", "one of 3 primaries"),
+            (
+                "3 3 0 3 ONLINE PRIMARY",
+                "BEFORE_ON_PRIMARY_FAILOVER",
+                "may not have applied",
+            ),
+            ("3 1 2 1 ONLINE PRIMARY", "BEFORE", "lost the majority"),
+            ("3 2 1 1 ONLINE PRIMARY", "BEFORE", "2 members"),
+            ("1 0 0 0 OFFLINE ", "BEFORE", "OFFLINE"),
+            ("3 2 0 1 RECOVERING SECONDARY", "BEFORE", "RECOVERING"),
+        ] {
+            let finding = Group::parse(members).finding(consistency);
+            let text = format!("{finding:?}");
+            assert!(text.contains(says), "{members}: {text}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Galera: several servers, each of which accepts writes.
+//! Galera, and Group Replication of MySQL with many primaries: several servers, each of which accepts writes.
 //!
 //! Two nodes may run conflicting statements concurrently. The first to be certified is committed everywhere, and the
 //! other is rolled back as if by a deadlock. So every transition that changes a record is exclusive. Reads are not
@@ -16,6 +16,10 @@
 //!   effect.
 //! - A statement that locks the record and writes another table does not conflict with a takeover on another node. A
 //!   step is therefore saved in a transaction that changes the record as well, see `Backend::write_as_owner`.
+//!
+//! The last point alone holds for Group Replication too. Its members neither retry nor replay a statement: one that loses
+//! fails, and the store retries it. Whether a member waits for the writes of others is a setting of the session
+//! (`group_replication_consistency`), which belongs to whoever runs the servers.
 
 use std::ops::Deref;
 use std::sync::OnceLock;
@@ -35,6 +39,7 @@ pub(super) const BEGIN: &str = "/*M! SET STATEMENT wsrep_sync_wait = 7 FOR */ ST
 pub(super) struct Statements {
     plain: MySqlStatements,
     synchronized: OnceLock<MySqlStatements>,
+    many_primaries: OnceLock<()>,
 }
 
 impl Statements {
@@ -42,7 +47,17 @@ impl Statements {
         Self {
             plain: MySqlStatements::new(table),
             synchronized: OnceLock::new(),
+            many_primaries: OnceLock::new(),
         }
+    }
+
+    /// Returns true if other servers accept writes as well, which conflict with those of this server at the commit.
+    pub(super) fn has_other_writers(&self) -> bool {
+        self.is_galera() || self.many_primaries.get().is_some()
+    }
+
+    pub(super) fn expect_other_writers(&self) {
+        self.many_primaries.get_or_init(|| ());
     }
 
     pub(super) fn is_galera(&self) -> bool {
@@ -63,14 +78,39 @@ impl Deref for Statements {
     }
 }
 
-/// Returns true if the server is a node of Galera.
-pub(super) async fn is_node(pool: &MySqlPool) -> Result<bool, StoreError> {
-    // Unlike the variable itself, this is no error on a server without Galera.
-    let query = Statement::new("SHOW VARIABLES LIKE 'wsrep_on'", Placeholders::InOrder);
-    let answer = run(pool, &query.query()).await.map_err(error)?;
-    let Some(row) = answer.rows.first() else {
-        return Ok(false);
-    };
-    let value = row.text_or_null(1).map_err(error)?;
-    Ok(value.is_some_and(|it| it == "ON"))
+/// Servers that share the data of this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cluster {
+    /// None, or replicas that accept no writes.
+    None,
+    Galera,
+    /// Group Replication with one primary.
+    Group,
+    /// Group Replication in which all members accept writes.
+    GroupOfPrimaries,
+}
+
+impl Cluster {
+    pub(super) async fn of(pool: &MySqlPool) -> Result<Self, StoreError> {
+        // Unlike the variables themselves, this is no error on a server without them, and takes no privilege.
+        let query = Statement::new(
+            "SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')",
+            Placeholders::InOrder,
+        );
+        let answer = run(pool, &query.query()).await.map_err(error)?;
+        let mut cluster = Self::None;
+        for row in &answer.rows {
+            let name = row.text(0).map_err(error)?;
+            let is_on = row.text_or_null(1).map_err(error)? == Some("ON");
+            match (name, is_on) {
+                ("wsrep_on", true) => return Ok(Self::Galera),
+                ("group_replication_single_primary_mode", true) => cluster = Self::Group,
+                ("group_replication_single_primary_mode", false) => {
+                    cluster = Self::GroupOfPrimaries;
+                }
+                _ => {}
+            }
+        }
+        Ok(cluster)
+    }
 }

@@ -1,8 +1,9 @@
 //! Purge of due records, in batches.
 //!
 //! MySQL has no statement that deletes rows and returns them. A purge therefore reads what the due records need, raises
-//! the fencing floor above those that it is about to delete, and runs a statement for each kind of change. Such a
-//! statement selects due records itself, skips those that others have locked, and checks each one.
+//! the fencing floor above those that it is about to delete, and runs statements for each kind of change. They select
+//! due records themselves, skip those that others have locked, and check each one. Records are first locked, so that they
+//! can be counted, and then deleted with their steps and recovery inputs.
 //!
 //! Purges of many processes would all select the same records. Skipping the locks of so many others takes longer than
 //! the deletion, so purges take turns: each one reads with a lock that it does not wait for, and pauses while another
@@ -19,8 +20,10 @@ use super::errors::{LOCKED, error, number};
 use super::{MySqlStore, fencing_floor};
 use crate::error::StoreError;
 use crate::random;
-use crate::record::FencingToken;
-use crate::store::sql::{Backend as _, InTransaction, OpenTransaction, Readable as _, Statement};
+use crate::record::{FencingToken, State};
+use crate::store::sql::{
+    self, Backend as _, InTransaction, OpenTransaction, Readable as _, Statement,
+};
 use crate::store::{Purged, TransactionalStore as _};
 
 /// Maximum number of records that one statement of a purge changes, to keep its locks short.
@@ -38,7 +41,7 @@ pub(super) async fn purge(store: &MySqlStore, limit: u32) -> Result<Purged, Stor
     loop {
         let batch = rest.min(BATCH);
         let due = Due::read(store, batch, &mut patience).await?;
-        let done = due.purge(store).await?;
+        let done = due.purge_alone(store).await?;
         all.removed += done.removed;
         all.abandoned += done.abandoned;
         all.interrupted += done.interrupted;
@@ -78,8 +81,7 @@ impl MySqlStore {
 pub(super) struct Due {
     /// Number of records that were read at most.
     limit: u32,
-    abandoned: bool,
-    expired: bool,
+    deletes: bool,
     interrupt: bool,
     requeue: bool,
     /// Highest fencing token of the records to delete.
@@ -101,39 +103,60 @@ impl Due {
             ..Self::default()
         };
         for row in &rows {
-            let (is_found, is_deleted) = match row.text(1).map_err(error)? {
-                "abandoned" => (&mut due.abandoned, true),
-                "expired" => (&mut due.expired, true),
-                "interrupt" => (&mut due.interrupt, false),
-                _ => (&mut due.requeue, false),
-            };
-            *is_found = true;
-            if is_deleted {
-                due.highest = due.highest.max(row.number(0).map_err(error)?);
+            match row.text(1).map_err(error)? {
+                "delete" => {
+                    due.deletes = true;
+                    due.highest = due.highest.max(row.number(0).map_err(error)?);
+                }
+                "interrupt" => due.interrupt = true,
+                _ => due.requeue = true,
             }
         }
-        if due.abandoned || due.expired {
+        if due.deletes {
             fencing_floor::raise_above(store, FencingToken::from_number(due.highest)).await?;
         }
         Ok(due)
     }
 
-    /// Changes the records, each kind with one statement, each on its own or all in a transaction. A statement also finds
-    /// records that became due in the meantime, so the limit of all together decreases by what was changed.
+    /// Changes the records in a transaction of its own, because more than one statement deletes a record.
+    async fn purge_alone(&self, store: &MySqlStore) -> Result<Purged, StoreError> {
+        if !self.deletes {
+            return self.purge(store).await;
+        }
+        sql::retry_transaction(|| async move {
+            // An error drops the transaction, which rolls it back.
+            let mut transaction = store.begin().await?;
+            let purged = self
+                .purge(&InTransaction::new(store, &mut transaction))
+                .await?;
+            store.commit(transaction).await?;
+            Ok(purged)
+        })
+        .await
+    }
+
+    /// Changes the records, each kind with statements of its own. Deletions must be in a transaction. A statement also
+    /// finds records that became due in the meantime, so the limit of all together decreases by what was changed.
     async fn purge(&self, on: &impl Executor) -> Result<Purged, StoreError> {
         let statements = &on.store().statements;
         let limited = |statement, limit| Statement::query(statement).number(i64::from(limit));
-        let (mut abandoned, mut expired, mut interrupted) = (0, 0, 0);
+        let (mut removed, mut abandoned, mut interrupted) = (0, 0, 0);
         let mut rest = self.limit;
-        if self.abandoned {
-            let query = limited(&statements.purge_abandoned, rest).number(self.highest);
-            abandoned = on.write(query).await?;
-            rest = less(rest, abandoned);
-        }
-        if self.expired {
-            let query = limited(&statements.purge_expired, rest).number(self.highest);
-            expired = on.write(query).await?;
-            rest = less(rest, expired);
+        if self.deletes {
+            let query = limited(&statements.purge_lock, rest).number(self.highest);
+            let mut ids = Vec::new();
+            for row in on.read(query).await? {
+                ids.push(row.text(0).map_err(error)?.to_owned());
+                abandoned += u64::from(row.text(1).map_err(error)? == State::Running.as_str());
+            }
+            if !ids.is_empty() {
+                // Hexadecimal digits need no escapes.
+                let ids_as_json = format!("[\"{}\"]", ids.join("\",\""));
+                on.write(statements.purge_delete.query().text(&*ids_as_json))
+                    .await?;
+            }
+            removed = ids.len() as u64;
+            rest = less(rest, removed);
         }
         if self.interrupt {
             let query = limited(&statements.purge_interrupt, rest);
@@ -144,7 +167,7 @@ impl Due {
             on.write(limited(&statements.purge_requeue, rest)).await?;
         }
         Ok(Purged {
-            removed: abandoned + expired,
+            removed,
             abandoned,
             interrupted,
             more: self.more,

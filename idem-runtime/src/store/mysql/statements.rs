@@ -51,11 +51,13 @@ declare_statements! {
         raise_floor_now,
         /// Raises the fencing floor, and waits for its row.
         raise_floor,
-        purge_abandoned,
-        purge_expired,
+        /// Locks the records to delete, in a transaction; returns the id of each in hexadecimal digits, and its state.
+        purge_lock,
+        /// Deletes locked records; the parameter is a JSON array of ids.
+        purge_delete,
         purge_interrupt,
         purge_requeue,
-        /// Changes the record of an owner, for transactions on Galera.
+        /// Changes the record of an owner, for transactions on servers of which several accept writes.
         touch,
     }
 }

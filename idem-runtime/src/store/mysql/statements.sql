@@ -73,10 +73,21 @@ WHERE table_schema = {schema_name} AND table_name = {table_name} AND index_name 
 CREATE INDEX `{stuck_index}` ON {records} (state)
 
 -- part: erase_begin
-DELETE FROM {records}
+-- One statement deletes the record, its steps and its recovery input. A foreign key that cascades would do so too, but
+-- Group Replication refuses to write such a table if several members accept writes.
+DELETE r, s, v FROM (
+    SELECT id FROM {records}
 
 -- part: erase_end
--- The caller has raised the fencing floor, and foreign keys delete the steps and the recovery input.
+    -- The caller has raised the fencing floor.
+    LIMIT 1 FOR UPDATE
+) AS erased STRAIGHT_JOIN {with_dependents:erased.id}
+
+-- part: with_dependents
+-- The record with this id, its steps and its recovery input.
+{records} AS r FORCE INDEX (PRIMARY) ON r.id = {it}
+    LEFT JOIN {steps} AS s ON s.id = r.id
+    LEFT JOIN {recovery} AS v ON v.id = r.id
 
 -- part: entry_column
 -- The database numbers the entries.
@@ -138,7 +149,7 @@ JSON_TABLE(?1, '$[*]' COLUMNS (
 SELECT
     fencing_token,
     CASE
-        WHEN {expired} THEN IF(state = 'running', 'abandoned', 'expired')
+        WHEN {expired} THEN 'delete'
         WHEN {past_retention} THEN 'interrupt'
         ELSE 'requeue'
     END
@@ -319,16 +330,19 @@ WHERE one = 1 AND fencing_token < ?1
 UPDATE {fencing_floor} SET fencing_token = greatest(?1, {now})
 WHERE one = 1 AND fencing_token < ?1
 
--- name: purge_abandoned
+-- name: purge_lock
 -- The due time was set at the claim: an owner may have renewed its lease since, or completed late. A record that was
--- claimed again in between has a higher fencing token than the floor was raised to.
-DELETE r FROM {due_records}
-WHERE r.state = 'running' AND ({expired:r.}) AND r.fencing_token <= ?2
+-- claimed again in between has a higher fencing token than the floor was raised to. The records stay locked until they
+-- are deleted in the same transaction.
+SELECT HEX(r.id), r.state FROM {due_records}
+WHERE ({expired:r.}) AND r.fencing_token <= ?2
+FOR UPDATE
 
--- name: purge_expired
--- As above.
-DELETE r FROM {due_records}
-WHERE r.state <> 'running' AND ({expired:r.}) AND r.fencing_token <= ?2
+-- name: purge_delete
+-- The transaction has locked and checked the records. The server counts deleted steps and inputs as well, so the number of
+-- rows is not that of the records.
+DELETE r, s, v
+FROM JSON_TABLE(?1, '$[*]' COLUMNS (p_id CHAR(64) PATH '$')) AS a STRAIGHT_JOIN {with_dependents:UNHEX(a.p_id)}
 
 -- name: purge_interrupt
 -- As above. The owner may have renewed its lease.
@@ -346,6 +360,6 @@ UPDATE {due_records} SET
 WHERE NOT ({expired:r.}) AND NOT ({past_retention:r.}) AND r.purge_after <= {now}
 
 -- name: touch
--- A lock holds on one node of Galera only. A takeover on another node conflicts with a transaction of the owner if both
+-- A lock holds on one node of Galera, or on one member of a group, only. A takeover on another node conflicts with a transaction of the owner if both
 -- change the record, so the transaction changes it: its purge moves by a microsecond, or its lease if it has none.
 UPDATE {records} SET lease_until = lease_until + (purge_after IS NULL), purge_after = purge_after + 1 WHERE {held}

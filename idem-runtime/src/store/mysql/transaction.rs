@@ -38,10 +38,13 @@ impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
         Ok(executed.done.rows_affected())
     }
 
-    /// On Galera also changes the record, so that the commit conflicts with a takeover on another node.
+    /// If other servers accept writes, also changes the record, so that the commit conflicts with a takeover on one of
+    /// them.
     async fn write_as_owner(&self, owner: &Owner, query: Query<'_>) -> Result<u64, StoreError> {
         let statements = &self.store.statements;
-        if statements.is_galera() && self.write(statements.touch.query().owner(owner)).await? == 0 {
+        if statements.has_other_writers()
+            && self.write(statements.touch.query().owner(owner)).await? == 0
+        {
             return Ok(0);
         }
         self.write(query).await
