@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::bail;
 use idem_runtime::store::{Filter, Page, PageRequest};
 use idem_runtime::{Idem, Record, Store};
-use idem_servers::{Options, RedisCluster, Server};
+use idem_servers::{Options, RedisCluster, Release, Server};
 
 use crate::Mode;
 
@@ -18,17 +18,19 @@ pub(crate) enum Name {
     /// PostgreSQL behind PgBouncer in transaction mode.
     PgBouncer,
     MariaDb,
+    MySql,
     Redis,
     RedisCluster,
     Memory,
 }
 
 impl Name {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Sqlite,
         Self::Postgres,
         Self::PgBouncer,
         Self::MariaDb,
+        Self::MySql,
         Self::Redis,
         Self::RedisCluster,
         Self::Memory,
@@ -36,7 +38,7 @@ impl Name {
 
     fn has(self, mode: Mode) -> bool {
         match self {
-            Self::Sqlite | Self::Postgres | Self::MariaDb => true,
+            Self::Sqlite | Self::Postgres | Self::MariaDb | Self::MySql => true,
             Self::PgBouncer => mode != Mode::Mixed,
             Self::Redis => mode != Mode::Transactional,
             Self::RedisCluster | Self::Memory => mode == Mode::Mixed,
@@ -51,6 +53,7 @@ impl fmt::Display for Name {
             Self::Postgres => "postgres",
             Self::PgBouncer => "pgbouncer",
             Self::MariaDb => "mariadb",
+            Self::MySql => "mysql",
             Self::Redis => "redis",
             Self::RedisCluster => "redis-cluster",
             Self::Memory => "memory",
@@ -61,7 +64,10 @@ impl fmt::Display for Name {
 /// Parses the stores that a command-line word names.
 pub(crate) fn named(word: &str, mode: Mode) -> anyhow::Result<Vec<Name>> {
     if word == "all" {
-        return Ok(Name::ALL.into_iter().filter(|it| it.has(mode)).collect());
+        // Debian 12 has no MySQL.
+        let is_there = |it: &Name| *it != Name::MySql || Release::MY_SQL.programs().is_ok();
+        let all = Name::ALL.into_iter().filter(|it| it.has(mode));
+        return Ok(all.filter(is_there).collect());
     }
     let found = Name::ALL.into_iter().find(|it| it.to_string() == word);
     match found {
@@ -123,6 +129,7 @@ impl Place {
             Name::MariaDb => {
                 Server::maria_db(&options.set("log-bin", "binlog").set("sync-binlog", "1"))?
             }
+            Name::MySql => Server::my_sql(&options)?,
             Name::Redis => Server::redis(&options)?,
             // A failover loses writes that the replica had not received. A node that is stopped or killed is therefore
             // back before the others declare it failed.

@@ -49,7 +49,7 @@ Usage: crash [--mode MODE] [--store NAME]... [--kills N] [--server-kills N] [--s
 
   --mode MODE        leased: at least once and at most once; tx: exactly once; or mixed: all kinds of calls, an outbox
                      and a purger on one pool of 4 connections, with callers that drop their calls (leased)
-  --store NAME       sqlite, postgres, pgbouncer (not with mixed), mariadb, redis (not with tx), redis-cluster and
+  --store NAME       sqlite, postgres, pgbouncer (not with mixed), mariadb, mysql, redis (not with tx), redis-cluster and
                      memory (only with mixed), or all; may be repeated (sqlite)
   --kills N          worker processes to kill, for each store except memory (200)
   --server-kills N   times to kill the server, if the store has one (0; mixed: one in 50 kills)

@@ -22,6 +22,7 @@ mod answer;
 mod calls;
 mod engine;
 mod galera;
+mod group;
 mod load;
 mod postgres;
 mod report;
@@ -31,12 +32,14 @@ use std::fmt;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use idem_servers::Primaries;
 use lexopt::prelude::{Long, ValueExt};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::engine::Engine;
 use self::galera::Galera;
+use self::group::Group;
 use self::load::Plan;
 use self::postgres::{Postgres, Replication};
 use self::report::Report;
@@ -45,8 +48,8 @@ use self::sentinel::{Guard, Sentinel};
 const USAGE: &str = "\
 Usage: failover [--engine NAME]... [--rounds N] [--keys N]
 
-  --engine NAME   postgres-sync, postgres-async, galera, sentinel, sentinel-wait, sentinel-both, or all; may be
-                  repeated (postgres-sync)
+  --engine NAME   postgres-sync, postgres-async, galera, group, group-all, sentinel, sentinel-wait, sentinel-both,
+                  or all; may be repeated (postgres-sync)
   --rounds N      failovers of each engine (3)
   --keys N        keys that are answered before each failover, and keys that are begun after it (60)
 ";
@@ -57,16 +60,20 @@ enum Name {
     PostgresSync,
     PostgresAsync,
     Galera,
+    Group,
+    GroupAll,
     Sentinel,
     SentinelWait,
     SentinelBoth,
 }
 
 impl Name {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::PostgresSync,
         Self::PostgresAsync,
         Self::Galera,
+        Self::Group,
+        Self::GroupAll,
         Self::Sentinel,
         Self::SentinelWait,
         Self::SentinelBoth,
@@ -77,6 +84,8 @@ impl Name {
             Self::PostgresSync => "postgres-sync",
             Self::PostgresAsync => "postgres-async",
             Self::Galera => "galera",
+            Self::Group => "group",
+            Self::GroupAll => "group-all",
             Self::Sentinel => "sentinel",
             Self::SentinelWait => "sentinel-wait",
             Self::SentinelBoth => "sentinel-both",
@@ -96,6 +105,14 @@ impl Name {
             }
             Self::Galera => {
                 let engine = Galera::start().await?;
+                self.run_on(engine, plan).await
+            }
+            Self::Group => {
+                let engine = Group::start(Primaries::One).await?;
+                self.run_on(engine, plan).await
+            }
+            Self::GroupAll => {
+                let engine = Group::start(Primaries::All).await?;
                 self.run_on(engine, plan).await
             }
             Self::Sentinel => self.run_on(Sentinel::start(Guard::None)?, plan).await,

@@ -311,7 +311,7 @@ pub(crate) const AREAS: &[Area] = &[
             ("conformance", &["mysql::", "mariadb::", "galera::"]),
             ("histories", &["mysql", "mariadb"]),
             ("drops", &["mysql::", "mariadb::"]),
-            ("crash", &["mariadb"]),
+            ("crash", &["mariadb", "mysql"]),
         ],
         needs: &[MariaDb, MySql],
     },

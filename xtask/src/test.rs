@@ -290,13 +290,14 @@ fn includes_ignored(part: &Part, embedded: bool) -> Option<&'static str> {
     (!embedded && !has_own_runner(part)).then_some("--include-ignored")
 }
 
-/// Arguments that leave out the tests on three nodes of Galera, unless `IDEM_TEST_GALERA` is set, because on a busy machine a
-/// node may expel another one, and the tests fail; the tests in the place `mysql` without a MySQL; and the tests of the newest
+/// Arguments that leave out the tests on three nodes of Galera or of Group Replication, unless `IDEM_TEST_GALERA` is set,
+/// because on a busy machine a node may expel another one, and the tests fail; the tests in the place `mysql` without a MySQL; and the tests of the newest
 /// servers, unless all of them are installed.
 fn skipped(run: &Run) -> Vec<&'static str> {
     let are_installed = Release::ALL.iter().all(|it| it.programs().is_ok());
     let optional = [
         (run.has_var("IDEM_TEST_GALERA"), "galera::"),
+        (run.has_var("IDEM_TEST_GALERA"), "mysql::group::"),
         (run.has_var(MYSQL), "::mysql::"),
         (are_installed, "newest::"),
     ];
@@ -361,12 +362,19 @@ const ROUNDS: &[Round] = &[
     Round {
         name: "leased",
         arguments: "--kills 250 --server-kills 15 --seconds 240",
-        stores: &["sqlite", "postgres", "pgbouncer", "mariadb", "redis"],
+        stores: &[
+            "sqlite",
+            "postgres",
+            "pgbouncer",
+            "mariadb",
+            "mysql",
+            "redis",
+        ],
     },
     Round {
         name: "tx",
         arguments: "--mode tx --kills 150 --server-kills 8 --seconds 240",
-        stores: &["sqlite", "postgres", "pgbouncer", "mariadb"],
+        stores: &["sqlite", "postgres", "pgbouncer", "mariadb", "mysql"],
     },
     Round {
         name: "mixed",
@@ -376,6 +384,7 @@ const ROUNDS: &[Round] = &[
             "memory",
             "postgres",
             "mariadb",
+            "mysql",
             "redis",
             "redis-cluster",
         ],
@@ -395,10 +404,8 @@ fn crash_rounds(
     let crash = program(built, "crash")?;
     for round in ROUNDS {
         for store in round.stores {
-            let is_wanted = match stores.is_empty() {
-                true => *store != "mysql" || run.has_var(MYSQL),
-                false => stores.contains(store),
-            };
+            let is_there = *store != "mysql" || run.has_var(MYSQL);
+            let is_wanted = is_there && (stores.is_empty() || stores.contains(store));
             if is_wanted && (!embedded || EMBEDDED.contains(store)) {
                 let mut command = run.command(&crash.path, Path::new("."));
                 command.args(round.arguments.split(' '));
@@ -591,6 +598,7 @@ mod tests {
             "postgres",
             "pgbouncer",
             "mariadb",
+            "mysql",
             "redis",
             "redis-cluster",
         ] {

@@ -1,8 +1,8 @@
 //! Private database servers, brokers, browsers and Prometheus for the tests: started on free ports in temporary directories, and
 //! stopped by process id.
 //!
-//! A [`Server`] is one process on 127.0.0.1 with its own data. A [`RedisCluster`], a [`GaleraCluster`] and
-//! [`RedisSentinels`] are several that know each other. Each can be killed, restarted on the same port with the same
+//! A [`Server`] is one process on 127.0.0.1 with its own data. A [`RedisCluster`], a [`GaleraCluster`], a
+//! [`GroupReplication`] and [`RedisSentinels`] are several that know each other. Each can be killed, restarted on the same port with the same
 //! data, paused and resumed, from any thread. Nothing stays behind: neither after a drop or a panic, nor after the
 //! test's own process was interrupted or killed, see [`Server`].
 
@@ -10,6 +10,7 @@ mod binaries;
 mod cluster;
 mod galera;
 mod galera_node;
+mod group_replication;
 mod guardian;
 mod kind;
 mod my_sql;
@@ -26,6 +27,7 @@ mod server;
 pub use crate::binaries::{missing_packages, promtool, versions};
 pub use crate::cluster::RedisCluster;
 pub use crate::galera::GaleraCluster;
+pub use crate::group_replication::{GroupReplication, Primaries};
 pub use crate::options::Options;
 pub use crate::programs::Programs;
 pub use crate::release::{NEWEST, Release};
