@@ -4,7 +4,7 @@ use std::error::Error;
 
 /// An error and its causes, with colons between them. A cause that the text before it repeats is left out: the errors of
 /// drivers contain their causes.
-pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -12,6 +12,7 @@ use tracing::Instrument as _;
 
 use super::shared::{Counters, Failure, Handler, RelayShared, STATEMENT_TIMEOUT};
 use crate::error::StoreError;
+use crate::error::causes::with_causes;
 use crate::random;
 use crate::record::ClaimId;
 use crate::store::outbox::{MessageLease, StoredMessage};
@@ -335,8 +336,8 @@ impl Handled {
     fn of(ended: Result<Result<(), Failure>, JoinError>) -> Self {
         match ended {
             Ok(Ok(())) => Self::Done,
-            Ok(Err(Failure::Unreadable(error))) => Self::Unreadable(with_causes(&error)),
-            Ok(Err(Failure::Failed(error))) => Self::Failed(with_causes(&*error)),
+            Ok(Err(Failure::Unreadable(error))) => Self::Unreadable(causes(&error)),
+            Ok(Err(Failure::Failed(error))) => Self::Failed(causes(&*error)),
             Err(ended) => match ended.try_into_panic() {
                 Ok(panic) => Self::Failed(panic_text(&*panic)),
                 Err(_) => Self::Cancelled,
@@ -358,16 +359,9 @@ impl Handled {
     }
 }
 
-/// Formats an error with its causes.
-fn with_causes(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    storable(&text)
+/// Formats an error with its causes, in the length that is stored.
+fn causes(error: &(dyn StdError + 'static)) -> String {
+    storable(&with_causes(error))
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {

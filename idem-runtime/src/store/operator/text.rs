@@ -1,11 +1,17 @@
 //! Text about records that is safe to show, whatever a record contains.
 
+use std::error::Error;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-pub use crate::error::causes::with_causes;
+use crate::error::causes;
 use crate::key::hex;
 use crate::record::{Record, State, Timestamp};
+
+/// An error and its causes as one text. A cause that the text before it repeats is left out.
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    causes::with_causes(error)
+}
 
 /// Text of a record as it may be shown in a terminal: control characters, and characters that change the direction or
 /// have no width, are escaped.
