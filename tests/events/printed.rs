@@ -218,19 +218,18 @@ async fn recover(on_crash: OnCrash, succeeds: bool, up_to: &str) -> Vec<String> 
     let pool = pool.connect("sqlite::memory:").await.unwrap();
     let store = SqliteStore::new(pool.clone());
     store.migrate().await.unwrap();
-    let idem = Idem::new(store);
+    // Another process recovers: in this one, calls wait for the owner that died.
+    let idem = Idem::new(SqliteStore::new(pool.clone()));
     let call = move || {
-        let call = Call::new("test.recovered", "k", &1_u64, LEASE);
+        let call = Call::new("test.recovered", "k", &1_u64, Duration::from_secs(3600));
         call.on_crash(on_crash).recover_with(&1_u64)
     };
-    kill(&idem, call()).await;
+    kill(&Idem::new(store), call()).await;
     // A short lease could also lapse under the recovery, on a machine under load.
-    for lapse in [
-        "UPDATE idem_records SET lease_until = 1",
-        "UPDATE idem_records_recovery SET recover_after = 1",
-    ] {
-        sqlx::query(lapse).execute(&pool).await.unwrap();
-    }
+    let lapse = "UPDATE idem_records SET lease_until = first_claimed_at";
+    sqlx::query(lapse).execute(&pool).await.unwrap();
+    let make_due = "UPDATE idem_records_recovery SET recover_after = 1";
+    sqlx::query(make_due).execute(&pool).await.unwrap();
     let short = Duration::from_millis(10);
     let again = idem.clone();
     let recovering = Recovery::new(&idem)
@@ -250,6 +249,10 @@ async fn recover(on_crash: OnCrash, succeeds: bool, up_to: &str) -> Vec<String> 
         .start();
     let ended = async {
         while !printed.contains(up_to) {
+            // The input of the call that failed is due after its lease.
+            if printed.contains("did not end well") {
+                sqlx::query(make_due).execute(&pool).await.unwrap();
+            }
             tokio::time::sleep(short).await;
         }
     };
