@@ -437,7 +437,7 @@ impl Window {
         rows: &[R],
         id_column: usize,
         item: impl Fn(&R) -> Result<T, StoreError>,
-    ) -> Result<(Vec<T>, Vec<Unreadable>, Option<Cursor>), StoreError> {
+    ) -> Result<Listed<T>, StoreError> {
         let names = rows.iter().take(self.limit).map(|row| {
             let id = row.bytes(id_column).map_err(unreadable)?;
             Ok::<_, StoreError>(hex::encode(&id))
@@ -451,6 +451,9 @@ impl Window {
         Ok((items, unreadable, next))
     }
 }
+
+/// What a page shows, the rows that cannot be read, and the start of the next page.
+type Listed<T> = (Vec<T>, Vec<Unreadable>, Option<Cursor>);
 
 /// Id after which a page begins, and its maximum number of records. The id may have any length: somebody may have changed
 /// it by hand.
