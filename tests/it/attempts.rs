@@ -2,10 +2,16 @@
 
 use idem_runtime::record::OwnerLabel;
 use idem_runtime::store::{AttemptEnd, Attempts, ClaimRequest};
-use idem_runtime::{Idem, MemoryStore, MySqlStore, OnCrash, PostgresStore, SqliteStore, Store};
+use idem_runtime::{Idem, MemoryStore, OnCrash, Store};
+use idem_tests::on_stores;
 
 use crate::records::{claim, outcome, own};
 use crate::steps::Tables;
+
+on_stores! { [transactions] Tables::open:
+    tables_of_the_version_before_are_migrated,
+    processes_of_the_version_before_still_run,
+}
 
 /// The columns that the migration adds.
 const COLUMNS: [&str; 4] = ["owner", "attempt_began_at", "history", "members"];
@@ -30,56 +36,54 @@ fn by(claim: &ClaimRequest, label: &str) -> ClaimRequest {
 }
 
 /// Records of the version before are kept, with an unknown owner.
-async fn tables_of_the_version_before_are_migrated<S: Tables>() {
-    let (store, pool) = S::here().await;
+async fn tables_of_the_version_before_are_migrated(tables: Tables) {
+    let store = &tables.store;
     let running = claim("running");
     let ended = claim("ended");
     let released = claim("released");
-    let owner = own(&store, &running).await;
-    let done = own(&store, &ended).await;
+    let owner = own(store, &running).await;
+    let done = own(store, &ended).await;
     store.complete(&done, &outcome(b"1")).await.unwrap();
-    let left = own(&store, &released).await;
+    let left = own(store, &released).await;
     store.release(&left).await.unwrap();
     for column in COLUMNS {
         let statement = format!("ALTER TABLE idem_records DROP COLUMN {column}");
-        S::execute(&pool, &statement).await;
+        tables.execute(&statement).await;
     }
-    S::execute(
-        &pool,
-        "DELETE FROM idem_records_migrations WHERE version > 1",
-    )
-    .await;
+    tables
+        .execute("DELETE FROM idem_records_migrations WHERE version > 1")
+        .await;
     let error = store.claim(&claim("new")).await.unwrap_err();
     assert!(error.to_string().contains("migrate()"), "{error}");
 
-    store.migrated().await.unwrap();
-    store.migrated().await.unwrap();
-    let told = attempts(&store, &running).await;
+    tables.migrate().await;
+    tables.migrate().await;
+    let told = attempts(store, &running).await;
     assert_eq!(ends(&told), [(1, None, None)]);
-    let told = attempts(&store, &ended).await;
+    let told = attempts(store, &ended).await;
     assert_eq!(ends(&told), [(1, None, Some(AttemptEnd::Completed))]);
     store.complete(&owner, &outcome(b"2")).await.unwrap();
-    own(&store, &by(&released, "new")).await;
-    let told = attempts(&store, &released).await;
+    own(store, &by(&released, "new")).await;
+    let told = attempts(store, &released).await;
     assert_eq!(ends(&told), [(2, Some("new"), None)]);
     assert_eq!(told.dropped, 1);
 }
 
 /// A process of the version before claims, releases and begins records anew by its own statements, which leave the new
 /// columns as they are.
-async fn processes_of_the_version_before_still_run<S: Tables>() {
+async fn processes_of_the_version_before_still_run(tables: Tables) {
     const NOW: &str = "4000000000000000";
-    let (store, pool) = S::here().await;
+    let store = &tables.store;
     let it = by(&claim("k"), "new");
-    own(&store, &it).await;
+    own(store, &it).await;
     let by_hand = format!(
         "UPDATE idem_records SET state = 'released', claim_id = NULL, ended_at = {NOW} WHERE attempt = 1"
     );
-    S::execute(&pool, &by_hand).await;
-    let told = attempts(&store, &it).await;
+    tables.execute(&by_hand).await;
+    let told = attempts(store, &it).await;
     assert_eq!(ends(&told), [(1, Some("new"), Some(AttemptEnd::Released))]);
-    own(&store, &by(&it, "next")).await;
-    let told = attempts(&store, &it).await;
+    own(store, &by(&it, "next")).await;
+    let told = attempts(store, &it).await;
     assert_eq!(ends(&told), [(2, Some("next"), None)]);
     assert_eq!(told.dropped, 1);
 
@@ -95,12 +99,10 @@ async fn processes_of_the_version_before_still_run<S: Tables>() {
         "UPDATE idem_records SET attempt = 1, state = 'completed', first_claimed_at = {NOW}, ended_at = {NOW}, \
          codec = 'json/1', payload = claim_id"
     );
-    S::execute(
-        &pool,
-        &anew.replace("payload = claim_id", "payload = fingerprint"),
-    )
-    .await;
-    let told = attempts(&store, &it).await;
+    tables
+        .execute(&anew.replace("payload = claim_id", "payload = fingerprint"))
+        .await;
+    let told = attempts(store, &it).await;
     assert_eq!(told.dropped, 0);
     assert_eq!(told.list.len(), 1);
     assert_eq!(told.list[0].began_at, told.record.first_claimed_at);
@@ -139,11 +141,7 @@ async fn a_handle_labels_its_attempts() {
     assert_eq!(told.owner(), Some(&label));
     assert_eq!(told.list[0].end, Some(AttemptEnd::Interrupted));
     let seen = record.observation();
-    idem.records()
-        .by(&crate::records::by_hand())
-        .release(&seen)
-        .await
-        .unwrap();
+    crate::records::by_hand(&idem).release(&seen).await.unwrap();
     assert_eq!(
         idem.run(call(), async || Ok::<
             u64,
@@ -162,35 +160,3 @@ async fn a_handle_labels_its_attempts() {
         ]
     );
 }
-
-macro_rules! on_each {
-    ($($test:ident),*) => {
-        mod sqlite {
-            $(#[tokio::test]
-            async fn $test() {
-                super::$test::<super::SqliteStore>().await;
-            })*
-        }
-
-        mod postgres {
-            $(#[tokio::test]
-            #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-            async fn $test() {
-                super::$test::<super::PostgresStore>().await;
-            })*
-        }
-
-        mod mysql {
-            $(#[tokio::test]
-            #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-            async fn $test() {
-                super::$test::<super::MySqlStore>().await;
-            })*
-        }
-    };
-}
-
-on_each!(
-    tables_of_the_version_before_are_migrated,
-    processes_of_the_version_before_still_run
-);

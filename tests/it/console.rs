@@ -15,11 +15,9 @@ use idem_runtime::record::{ClaimId, Digest, Owner};
 use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::store::{AuditFilter, ClaimOutcome, ClaimRequest, PageRequest};
 use idem_runtime::{
-    Idem, Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId, RedisStore,
-    Scope, SqliteStore, State, Store as _,
+    Idem, Identity, Key, OnCrash, Operation, RecordId, Scope, SqliteStore, State, Store as _,
 };
-use idem_tests::backends;
-use redis::aio::ConnectionManagerConfig;
+use idem_tests::places::{Backend, Place};
 use tower_service::Service as _;
 
 mod changes;
@@ -27,51 +25,6 @@ mod contents;
 mod mounting;
 mod requests;
 mod scopes;
-
-/// Runs each case on every store that has a console.
-macro_rules! on_every_store {
-    ($($case:ident),* $(,)?) => {
-        mod sqlite {
-            $(
-                #[tokio::test]
-                async fn $case() {
-                    super::$case(crate::console::Site::sqlite().await).await;
-                }
-            )*
-        }
-
-        mod postgres {
-            $(
-                #[tokio::test]
-                #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-                async fn $case() {
-                    super::$case(crate::console::Site::postgres().await).await;
-                }
-            )*
-        }
-
-        mod mysql {
-            $(
-                #[tokio::test]
-                #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-                async fn $case() {
-                    super::$case(crate::console::Site::mysql().await).await;
-                }
-            )*
-        }
-
-        mod redis {
-            $(
-                #[tokio::test]
-                #[ignore = "needs Redis: cargo xtask test runs it"]
-                async fn $case() {
-                    super::$case(crate::console::Site::redis().await).await;
-                }
-            )*
-        }
-    };
-}
-use on_every_store;
 
 /// Text that would run or break the page if it were not escaped.
 pub(crate) const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>";
@@ -121,29 +74,13 @@ pub(crate) struct Answer {
 }
 
 impl Site {
+    /// A console on a store in memory.
     pub(crate) async fn sqlite() -> Self {
         Self::on(Self::in_memory().await, None)
     }
 
-    async fn postgres() -> Self {
-        let store = PostgresStore::new(backends::postgres().await.unwrap());
-        store.migrate().await.unwrap();
-        Self::on(Arc::new(store), None)
-    }
-
-    async fn mysql() -> Self {
-        let store = MySqlStore::new(backends::mariadb().await.unwrap());
-        store.migrate().await.unwrap();
-        Self::on(Arc::new(store), None)
-    }
-
-    async fn redis() -> Self {
-        let keys = backends::redis().await.unwrap();
-        // As the connections of a store: the handle has the time limits.
-        let config = ConnectionManagerConfig::new().set_response_timeout(None);
-        let connection = keys.client.get_connection_manager_with_config(config).await;
-        let store = RedisStore::new(connection.unwrap()).with_prefix(&keys.prefix);
-        Self::on(Arc::new(store.unwrap()), None)
+    pub(crate) async fn open<S: Backend + OperatorStore>(place: Place<S>) -> Self {
+        Self::on(Arc::new(place.open().await.unwrap()), None)
     }
 
     async fn in_memory() -> Arc<dyn OperatorStore> {

@@ -10,12 +10,15 @@ use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::store::{Filter, PageRequest};
 use idem_runtime::{
-    Call, Error, Idem, InvalidCall, InvalidKey, Key, MemoryStore, MySqlStore, OnCrash,
-    OnStoreError, PostgresStore, RedisStore, RunOptions, Scope, SqliteStore, Store, idempotent,
+    Call, Error, Idem, InvalidCall, InvalidKey, Key, MemoryStore, OnCrash, OnStoreError,
+    RunOptions, Scope, SqliteStore, Store, idempotent,
 };
-use idem_tests::backends;
+use idem_tests::on_stores;
+use idem_tests::places::shared;
 use tokio::sync::Barrier;
 use tokio::time::sleep;
+
+on_stores! { [] shared: fifty_calls_with_one_issued_key_run_once }
 
 const OPERATION: &str = "charges.create";
 const MINUTE: Duration = Duration::from_secs(60);
@@ -493,7 +496,7 @@ async fn an_annotated_function_may_require_issued_keys() {
 }
 
 /// Fifty callers send one token concurrently, in two processes, and an expired token gets an error, in real time.
-async fn holds_on<S: Store + Clone>(store: S) {
+async fn fifty_calls_with_one_issued_key_run_once(store: Arc<dyn Store>) {
     let services = [
         Arc::new(Service::on(store.clone())),
         Arc::new(Service::on(store)),
@@ -557,56 +560,4 @@ async fn a_transaction_requires_an_issued_key_before_its_expiry() {
     }
     assert!(matches!(pay(&good, 501).await, Err(Error::KeyReused)));
     assert_refused(pay(&late, 500).await, InvalidKey::Expired);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn fifty_calls_with_one_issued_key_run_once_on_memory() {
-    holds_on(Arc::new(MemoryStore::new())).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn fifty_calls_with_one_issued_key_run_once_on_sqlite() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(directory.path().join("tokens.db"))
-        .await
-        .unwrap();
-    holds_on(Arc::new(store)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn fifty_calls_with_one_issued_key_run_once_on_postgres() {
-    let store = PostgresStore::new(backends::postgres().await.unwrap());
-    store.migrate().await.unwrap();
-    holds_on(Arc::new(store)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn fifty_calls_with_one_issued_key_run_once_on_maria_db() {
-    let store = MySqlStore::new(backends::mariadb().await.unwrap());
-    store.migrate().await.unwrap();
-    holds_on(Arc::new(store)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs Redis: cargo xtask test runs it"]
-async fn fifty_calls_with_one_issued_key_run_once_on_redis() {
-    let keys = backends::redis().await.unwrap();
-    let connection = keys.client.get_connection_manager().await.unwrap();
-    let store = RedisStore::new(connection)
-        .with_prefix(&keys.prefix)
-        .unwrap();
-    holds_on(Arc::new(store)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs Redis Cluster: cargo xtask test runs it"]
-async fn fifty_calls_with_one_issued_key_run_once_on_a_redis_cluster() {
-    let keys = backends::redis_cluster().await.unwrap();
-    let connection = keys.client.get_async_connection().await.unwrap();
-    let store = RedisStore::new(connection)
-        .with_prefix(&keys.prefix)
-        .unwrap();
-    holds_on(Arc::new(store)).await;
 }

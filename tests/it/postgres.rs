@@ -1,14 +1,13 @@
 //! Properties that only the PostgreSQL store has: its tables, its errors, its isolation and the cost of a transition.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use idem_runtime::record::FencingToken;
 use idem_runtime::store::{ClaimOutcome, FencedWrite, Filter, PageRequest, Resolution};
 use idem_runtime::{
     PostgresForm, PostgresStore, State, Store, StoreError, StoreErrorKind, conformance,
 };
-use idem_tests::backends;
+use idem_tests::{backends, until};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions};
 use tokio::task::JoinSet;
@@ -250,17 +249,6 @@ async fn a_claim_that_waited_for_a_concurrent_insert_finds_its_record() {
 
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
      WHERE wait_event_type = 'Lock' AND datname = current_database()";
-
-async fn until(mut holds: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !holds().await {
-        assert!(
-            began.elapsed() < Duration::from_secs(30),
-            "it never came true"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]

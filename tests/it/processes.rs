@@ -3,10 +3,10 @@
 //! input.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use idem_runtime::{Idem, Record};
-use idem_tests::backends;
+use idem_tests::{backends, until};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -122,7 +122,7 @@ impl Caller {
     /// Sends `SIGSTOP`. The process has stopped completely when this returns.
     async fn pause(&self) {
         self.signal("-STOP").await;
-        eventually("it is paused", async || {
+        until(async || {
             let state = Command::new("ps")
                 .args(["-o", "stat=", "-p", &self.pid()])
                 .output();
@@ -145,13 +145,5 @@ impl Caller {
 
     fn pid(&self) -> String {
         self.process.id().unwrap().to_string()
-    }
-}
-
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -10,15 +10,34 @@ use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::key::Operation;
 use idem_runtime::store::Resolved;
 use idem_runtime::{
-    Call, Error, Idem, MySqlStore, OnCrash, PostgresStore, Reconciled, Record, Recovery,
-    RecoveryGuard, RunOptions, SqliteStore, State, Store, idempotent,
+    Call, Error, Idem, OnCrash, Reconciled, Record, Recovery, RecoveryGuard, RunOptions,
+    SqliteStore, State, Store, idempotent,
 };
-use idem_tests::backends;
+use idem_tests::on_stores;
+use idem_tests::places::shared;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 mod refusals;
+
+on_stores! { [recovery] shared:
+    a_crashed_call_is_completed_without_its_caller,
+    a_live_owner_is_not_disturbed,
+    a_call_that_returned_an_error_is_not_recovered,
+    a_call_that_recovery_cannot_complete_is_interrupted,
+    of_several_recoveries_one_retries_each_call,
+    a_call_whose_input_cannot_be_decoded_is_interrupted_after_max_attempts,
+    a_shutdown_waits_for_running_calls,
+    an_erased_call_is_not_recovered,
+    under_refuse_a_crashed_call_is_interrupted_and_under_reconcile_it_is_reconciled,
+    a_cancelled_call_under_reconcile_is_recovered,
+    a_recovery_starts_no_call_after_its_shutdown,
+    each_operation_is_searched,
+    a_store_that_fails_for_a_moment_does_not_postpone_a_call,
+    a_detached_recovery_is_not_stopped,
+    a_new_generation_is_recovered_after_its_own_lease,
+}
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(1);
@@ -235,10 +254,7 @@ async fn a_call_that_recovery_cannot_complete_is_interrupted(store: Arc<dyn Stor
         assert!(matches!(answer, Err(Error::Interrupted)), "{answer:?}");
         recovering.stop().await;
         // An operator has examined the record.
-        let released = service
-            .idem
-            .records()
-            .by(&crate::records::by_hand())
+        let released = crate::records::by_hand(&service.idem)
             .release(&record.observation())
             .await;
         assert_eq!(released.unwrap(), Resolved::Done);
@@ -302,10 +318,7 @@ async fn an_erased_call_is_not_recovered(store: Arc<dyn Store>) {
     service.crashes_during(1).await;
     tokio::time::sleep(LEASE + Duration::from_millis(100)).await;
     let record = service.record(1).await;
-    let erased = service
-        .idem
-        .records()
-        .by(&crate::records::by_hand())
+    let erased = crate::records::by_hand(&service.idem)
         .erase(&record.observation())
         .await;
     assert_eq!(erased.unwrap(), Resolved::Done);
@@ -511,80 +524,6 @@ async fn a_new_generation_is_recovered_after_its_own_lease(store: Arc<dyn Store>
     }
     dies("second").await;
     assert_eq!(due("second").await.recoveries, 0);
-}
-
-macro_rules! cases {
-    ($($case:ident)*) => {
-        mod sqlite {
-            use super::*;
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                async fn $case() {
-                    let directory = tempfile::tempdir().unwrap();
-                    let file = directory.path().join("idem.db");
-                    super::$case(Arc::new(SqliteStore::open(file).await.unwrap())).await;
-                }
-            )*
-        }
-
-        mod postgres {
-            use super::*;
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-                async fn $case() {
-                    let store = PostgresStore::new(backends::postgres().await.unwrap());
-                    store.migrate().await.unwrap();
-                    super::$case(Arc::new(store)).await;
-                }
-            )*
-        }
-
-        mod postgres_portable {
-            use super::*;
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-                async fn $case() {
-                    let pool = backends::postgres_portable().await.unwrap();
-                    let store = PostgresStore::new(pool);
-                    store.migrate().await.unwrap();
-                    super::$case(Arc::new(store)).await;
-                }
-            )*
-        }
-
-        mod mysql {
-            use super::*;
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-                async fn $case() {
-                    let store = MySqlStore::new(backends::mariadb().await.unwrap());
-                    store.migrate().await.unwrap();
-                    super::$case(Arc::new(store)).await;
-                }
-            )*
-        }
-    };
-}
-
-cases! {
-    a_crashed_call_is_completed_without_its_caller
-    a_live_owner_is_not_disturbed
-    a_call_that_returned_an_error_is_not_recovered
-    a_call_that_recovery_cannot_complete_is_interrupted
-    of_several_recoveries_one_retries_each_call
-    a_call_whose_input_cannot_be_decoded_is_interrupted_after_max_attempts
-    a_shutdown_waits_for_running_calls
-    an_erased_call_is_not_recovered
-    under_refuse_a_crashed_call_is_interrupted_and_under_reconcile_it_is_reconciled
-    a_cancelled_call_under_reconcile_is_recovered
-    a_recovery_starts_no_call_after_its_shutdown
-    each_operation_is_searched
-    a_store_that_fails_for_a_moment_does_not_postpone_a_call
-    a_detached_recovery_is_not_stopped
-    a_new_generation_is_recovered_after_its_own_lease
 }
 
 /// The recovery skips a record that cannot be read.

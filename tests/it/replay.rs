@@ -1,20 +1,17 @@
 //! A replay returns exactly the first caller's value, bit for bit. A value that cannot be exact is not stored.
 
 use std::collections::{BTreeMap, HashMap};
-use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use idem_runtime::error::InvalidCall;
-use idem_runtime::{
-    Call, Codec, Error, Idem, MemoryStore, MySqlStore, PostgresStore, Recovery, RunOptions,
-    SqliteStore, Store,
-};
-use idem_tests::backends;
+use idem_runtime::{Call, Codec, Error, Idem, MemoryStore, Recovery, RunOptions, Store};
+use idem_tests::on_stores;
+use idem_tests::places::{Backend, Place, shared};
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Runtime;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 pub(crate) mod values;
@@ -23,6 +20,14 @@ use values::{
     Adjacent, Amount, Any, Bytes, F32, F64, Internal, Lookalikes, New, ROUNDED_TWICE, StrictBytes,
     Two, Value, values,
 };
+
+on_stores! { [] Values::open: values_of_everything }
+
+mod inputs {
+    use super::*;
+
+    on_stores! { [recovery] Values::open: the_recovery_input_is_the_given_value }
+}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -132,14 +137,6 @@ async fn every_way<T: Value>(idem: &Idem, value: &T) -> Became {
     became
 }
 
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap()
-}
-
 fn runner(cases: u32) -> TestRunner {
     TestRunner::new(Config {
         cases,
@@ -149,59 +146,44 @@ fn runner(cases: u32) -> TestRunner {
     })
 }
 
-/// Tests a number of random values with each codec and in each way. Most of them are replayed.
-fn all_values<F: Future<Output = Arc<dyn Store>>>(cases: u32, store: F) {
-    let runtime = runtime();
-    let store = runtime.block_on(store);
-    for codec in [Codec::Json, Codec::Cbor] {
-        let idem = idem(Arc::clone(&store), codec);
-        let replayed = AtomicU64::new(0);
-        let checked = runner(cases).run(&values(Lookalikes::Included), |value| {
-            if runtime.block_on(every_way(&idem, &value)) == Became::Replayed {
-                replayed.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(())
-        });
-        checked.unwrap();
-        let replayed = replayed.into_inner();
-        assert!(
-            replayed > u64::from(cases) / 3,
-            "{codec:?}: {replayed} of {cases} were replayed"
-        );
+/// A store, and the number of values that are tested on it.
+struct Values {
+    store: Arc<dyn Store>,
+    cases: u32,
+}
+
+impl Values {
+    async fn open<S: Backend>(place: Place<S>) -> Self {
+        let cases = match (place.needs().is_empty(), place.can("recovery")) {
+            (true, false) => 1_500,
+            (true, true) => 200,
+            (false, _) => 60,
+        };
+        let store = shared(place).await;
+        Self { store, cases }
     }
 }
 
-#[test]
-fn values_of_everything_on_the_memory_store() {
-    all_values(1_500, async { Arc::new(MemoryStore::new()) as _ });
-}
-
-#[test]
-fn values_of_everything_on_sqlite() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("replays.db");
-    all_values(150, async {
-        Arc::new(SqliteStore::open(path).await.unwrap()) as _
-    });
-}
-
-#[test]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-fn values_of_everything_on_postgres() {
-    all_values(60, async {
-        let store = PostgresStore::new(backends::postgres().await.unwrap());
-        store.migrate().await.unwrap();
-        Arc::new(store) as _
-    });
-}
-
-#[test]
-#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-fn values_of_everything_on_mysql() {
-    all_values(60, async {
-        let store = MySqlStore::new(backends::mariadb().await.unwrap());
-        store.migrate().await.unwrap();
-        Arc::new(store) as _
+/// Tests random values with each codec and in each way. Most of them are replayed.
+async fn values_of_everything(Values { store, cases }: Values) {
+    let runtime = Handle::current();
+    tokio::task::block_in_place(|| {
+        for codec in [Codec::Json, Codec::Cbor] {
+            let idem = idem(Arc::clone(&store), codec);
+            let replayed = AtomicU64::new(0);
+            let checked = runner(cases).run(&values(Lookalikes::Included), |value| {
+                if runtime.block_on(every_way(&idem, &value)) == Became::Replayed {
+                    replayed.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            });
+            checked.unwrap();
+            let replayed = replayed.into_inner();
+            assert!(
+                replayed > u64::from(cases) / 3,
+                "{codec:?}: {replayed} of {cases} were replayed"
+            );
+        }
     });
 }
 
@@ -360,7 +342,7 @@ pub(crate) fn is_readable(value: &Any) -> bool {
 }
 
 /// Recovered calls get exactly the value that the crashed calls gave as recovery input.
-async fn recovery_inputs(store: Arc<dyn Store>, cases: u32) {
+async fn the_recovery_input_is_the_given_value(Values { store, cases }: Values) {
     let idem = Idem::builder(store)
         .lease(Duration::from_millis(200))
         .build()
@@ -409,27 +391,4 @@ async fn recovery_inputs(store: Arc<dyn Store>, cases: u32) {
         expected.retain(|it| *it != number);
     }
     recovery.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_recovery_input_is_the_given_value_on_sqlite() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(directory.path().join("recovery.db"));
-    recovery_inputs(Arc::new(store.await.unwrap()), 200).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn the_recovery_input_is_the_given_value_on_postgres() {
-    let store = PostgresStore::new(backends::postgres().await.unwrap());
-    store.migrate().await.unwrap();
-    recovery_inputs(Arc::new(store), 50).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn the_recovery_input_is_the_given_value_on_mysql() {
-    let store = MySqlStore::new(backends::mariadb().await.unwrap());
-    store.migrate().await.unwrap();
-    recovery_inputs(Arc::new(store), 50).await;
 }

@@ -1,69 +1,57 @@
 //! Storage of steps in the SQL stores: rows that are deleted with their record, and a table that an upgrade adds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use idem_runtime::Store;
 use idem_runtime::record::{Owner, Payload};
+use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::store::{ClaimRequest, FencedWrite, Resolution, Resolved};
-use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, Store, StoreError};
-use idem_tests::backends;
-use sqlx::{AssertSqlSafe, Executor};
+use idem_tests::on_stores;
+use idem_tests::places::{Backend as _, Place};
+use idem_tests::sql::{AnyPool, Sql};
 
 use crate::records::{HOUR, claim, outcome, own};
+
+on_stores! { [transactions] Tables::open:
+    rows_are_deleted_with_their_record,
+    the_next_generation_overwrites_the_rows_of_the_last,
+    migrating_again_adds_a_missing_table,
+}
 
 /// Lease and retention of a record that expires soon, but not before its steps are saved on a slow machine.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// A store with its own tables, and direct access to them.
-pub(crate) trait Tables: Store + Sized {
-    async fn here() -> (Self, Self::Pool);
-    type Pool;
-    async fn migrated(&self) -> Result<(), StoreError>;
-    async fn execute(pool: &Self::Pool, statement: &str);
-    /// Number of rows in the table of steps.
-    async fn rows(pool: &Self::Pool) -> i64;
+/// A store, and direct access to its tables.
+pub(crate) struct Tables {
+    pub(crate) store: Arc<dyn OperatorStore>,
+    pub(crate) pool: AnyPool,
 }
 
-macro_rules! tables {
-    ($store:ty, $pool:ty, $open:expr) => {
-        impl Tables for $store {
-            type Pool = $pool;
-
-            async fn here() -> (Self, $pool) {
-                let pool: $pool = $open.await;
-                let store = <$store>::new(pool.clone());
-                store.migrate().await.unwrap();
-                (store, pool)
-            }
-
-            async fn migrated(&self) -> Result<(), StoreError> {
-                self.migrate().await
-            }
-
-            async fn execute(pool: &$pool, statement: &str) {
-                let statement = AssertSqlSafe(statement.to_owned());
-                pool.execute(statement).await.unwrap();
-            }
-
-            async fn rows(pool: &$pool) -> i64 {
-                let count = "SELECT count(*) FROM idem_records_steps";
-                sqlx::query_scalar(count).fetch_one(pool).await.unwrap()
-            }
+impl Tables {
+    pub(crate) async fn open<S: Sql + OperatorStore>(place: Place<S>) -> Self {
+        let made = place.home().await.unwrap();
+        let pool = S::pool(&S::without_help(S::options(&made)), 8, true);
+        Self {
+            store: Arc::new(S::open(&pool).await.unwrap()),
+            pool: S::any(&pool),
         }
-    };
-}
+    }
 
-tables!(SqliteStore, sqlx::SqlitePool, async {
-    let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
-    // Foreign keys are a setting of each connection, and an application may have turned them off.
-    let options = SqliteStore::connect_options(":memory:").foreign_keys(false);
-    pool.connect_with(options).await.unwrap()
-});
-tables!(PostgresStore, sqlx::PgPool, async {
-    backends::postgres().await.unwrap()
-});
-tables!(MySqlStore, sqlx::MySqlPool, async {
-    backends::mariadb().await.unwrap()
-});
+    pub(crate) async fn migrate(&self) {
+        self.store.apply_migrations().await.unwrap();
+    }
+
+    pub(crate) async fn execute(&self, statement: &str) {
+        self.pool.execute(statement).await.unwrap();
+    }
+
+    /// Number of rows in the table of steps.
+    async fn rows(&self) -> i64 {
+        let count = "SELECT count(*) FROM idem_records_steps";
+        self.pool.number(count).await.unwrap()
+    }
+}
 
 async fn save(store: &impl Store, owner: &Owner, name: &str) {
     let payload = Payload {
@@ -93,100 +81,65 @@ async fn absent(store: &impl Store, claim: &ClaimRequest) {
     panic!("the record never expired");
 }
 
-async fn rows_are_deleted_with_their_record<S: Tables>() {
-    let (store, pool) = S::here().await;
+async fn rows_are_deleted_with_their_record(tables: Tables) {
+    let store = &tables.store;
     let purged = ClaimRequest {
         lease: MOMENT,
         retention: MOMENT,
         ..claim("purged")
     };
-    with_steps(&store, &purged).await;
-    let erased = with_steps(&store, &claim("erased")).await;
-    with_steps(&store, &claim("by-hand")).await;
-    let running = with_steps(&store, &claim("running")).await;
-    assert_eq!(S::rows(&pool).await, 8);
+    with_steps(store, &purged).await;
+    let erased = with_steps(store, &claim("erased")).await;
+    with_steps(store, &claim("by-hand")).await;
+    let running = with_steps(store, &claim("running")).await;
+    assert_eq!(tables.rows().await, 8);
 
-    absent(&store, &purged).await;
+    absent(store, &purged).await;
     assert_eq!(store.purge(100).await.unwrap().removed, 1);
-    assert_eq!(S::rows(&pool).await, 6);
+    assert_eq!(tables.rows().await, 6);
 
     store.complete(&erased, &outcome(b"1")).await.unwrap();
     let seen = store.get(&erased.id).await.unwrap().unwrap().observation();
     let resolved = store.resolve(&seen, &Resolution::Erase).await;
     assert_eq!(resolved.unwrap(), Resolved::Done);
-    assert_eq!(S::rows(&pool).await, 4);
+    assert_eq!(tables.rows().await, 4);
 
-    S::execute(
-        &pool,
-        "DELETE FROM idem_records WHERE idempotency_key = 'by-hand'",
-    )
-    .await;
-    assert_eq!(S::rows(&pool).await, 2);
+    tables
+        .execute("DELETE FROM idem_records WHERE idempotency_key = 'by-hand'")
+        .await;
+    assert_eq!(tables.rows().await, 2);
     let steps = store.steps().unwrap().saved_steps(&running).await.unwrap();
     assert_eq!(steps.unwrap().len(), 2);
 }
 
 /// A key that is used repeatedly and never purged does not accumulate rows.
-async fn the_next_generation_overwrites_the_rows_of_the_last<S: Tables>() {
-    let (store, pool) = S::here().await;
+async fn the_next_generation_overwrites_the_rows_of_the_last(tables: Tables) {
+    let store = &tables.store;
     for _ in 0..3 {
         let short = ClaimRequest {
             retention: MOMENT,
             lease: HOUR,
             ..claim("again")
         };
-        let owner = with_steps(&store, &short).await;
-        assert_eq!(S::rows(&pool).await, 2);
+        let owner = with_steps(store, &short).await;
+        assert_eq!(tables.rows().await, 2);
         store.complete(&owner, &outcome(b"1")).await.unwrap();
-        absent(&store, &short).await;
+        absent(store, &short).await;
     }
 }
 
 /// Applies a migration again that a crash interrupted, with a record in the tables. Only MySQL can leave such tables,
 /// because it commits each statement, but the migrations of every database can be repeated.
-async fn migrating_again_adds_a_missing_table<S: Tables>() {
-    let (store, pool) = S::here().await;
-    let owner = own(&store, &claim("before")).await;
-    S::execute(&pool, "DROP TABLE idem_records_steps").await;
-    S::execute(&pool, "DELETE FROM idem_records_migrations").await;
+async fn migrating_again_adds_a_missing_table(tables: Tables) {
+    let store = &tables.store;
+    let owner = own(store, &claim("before")).await;
+    tables.execute("DROP TABLE idem_records_steps").await;
+    tables.execute("DELETE FROM idem_records_migrations").await;
     // The application of the previous version still runs.
     store.complete(&owner, &outcome(b"1")).await.unwrap();
 
-    store.migrated().await.unwrap();
-    store.migrated().await.unwrap();
-    with_steps(&store, &claim("after")).await;
-    assert_eq!(S::rows(&pool).await, 2);
+    tables.migrate().await;
+    tables.migrate().await;
+    with_steps(store, &claim("after")).await;
+    assert_eq!(tables.rows().await, 2);
 }
-
-macro_rules! on_each {
-    ($($test:ident),*) => {
-        mod sqlite {
-            $(#[tokio::test]
-            async fn $test() {
-                super::$test::<super::SqliteStore>().await;
-            })*
-        }
-
-        mod postgres {
-            $(#[tokio::test]
-            #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-            async fn $test() {
-                super::$test::<super::PostgresStore>().await;
-            })*
-        }
-
-        mod mysql {
-            $(#[tokio::test]
-            #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-            async fn $test() {
-                super::$test::<super::MySqlStore>().await;
-            })*
-        }
-    };
-}
-
-on_each!(
-    rows_are_deleted_with_their_record,
-    the_next_generation_overwrites_the_rows_of_the_last,
-    migrating_again_adds_a_missing_table
-);

@@ -17,88 +17,39 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use idem_runtime::{Attempt, Error, Idem, Record, Scope, State, idempotent};
+use idem_tests::places::Place;
 use tokio::sync::Semaphore;
 
-use self::places::{Connection, Migrate as _, Place};
-
-/// Generates a test of each case for every store with transactions.
-macro_rules! on_every_store {
-    ($($case:ident),* $(,)?) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                let shop = crate::transaction::Shop::<crate::transaction::places::Sqlite>::open();
-                super::$case(shop.await).await;
-            })*
-        }
-
-        crate::transaction::on_every_server!($($case),*);
-    };
-}
-use on_every_store;
-
-/// Generates a test of each case for every store on a database server.
-macro_rules! on_every_server {
-    ($($case:ident),* $(,)?) => {
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-            async fn $case() {
-                let shop = crate::transaction::Shop::<crate::transaction::places::Postgres>::open();
-                super::$case(shop.await).await;
-            })*
-        }
-
-        mod postgres_portable {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-            async fn $case() {
-                use crate::transaction::places::PortablePostgres;
-                let shop = crate::transaction::Shop::<PortablePostgres>::open();
-                super::$case(shop.await).await;
-            })*
-        }
-
-        mod mysql {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-            async fn $case() {
-                let shop = crate::transaction::Shop::<crate::transaction::places::MySql>::open();
-                super::$case(shop.await).await;
-            })*
-        }
-    };
-}
-use on_every_server;
+use self::places::{Database, Orders};
 
 const OPERATION: &str = "shop.order";
 
 /// A service with orders in the database of its records.
-struct Shop<P: Place> {
-    idem: Idem<P::Store>,
-    place: P,
+struct Shop<S: Orders> {
+    idem: Idem<S>,
+    database: Database<S>,
 }
 
-impl<P: Place> Shop<P> {
-    async fn open() -> Arc<Self> {
-        let place = P::open().await;
-        let idem = Idem::new(place.store());
-        idem.store().migrate_for_tests().await;
-        Arc::new(Self { idem, place })
+impl<S: Orders> Shop<S> {
+    async fn open(place: Place<S>) -> Arc<Self> {
+        let database = Database::open(place).await;
+        let idem = Idem::new(database.store());
+        idem.store().create_tables().await.unwrap();
+        Arc::new(Self { idem, database })
     }
 
     /// Handle of another process on the same database.
     fn elsewhere(&self) -> Arc<Self> {
-        let idem = Idem::new(self.place.store());
+        let idem = Idem::new(self.database.store());
         Arc::new(Self {
             idem,
-            place: self.place.clone(),
+            database: self.database.clone(),
         })
     }
 
     /// Number of committed orders for a key.
     async fn orders(&self, key: &str) -> i64 {
-        self.place.orders(key).await
+        self.database.orders(key).await
     }
 
     async fn record(&self, key: &str) -> Option<Record> {
@@ -195,20 +146,20 @@ enum Failure {
 /// Makes an order, and then does what `then` says. Returns the number of the attempt, and the amount.
 #[idempotent(key = key, ttl = "1h", name = OPERATION, store = shop.idem, tx = tx, attempt = attempt,
              skip(shop, then, wait), wait = wait, replay_err = Failure::Declined(_))]
-async fn order_waiting<P: Place>(
-    shop: &Shop<P>,
+async fn order_waiting<S: Orders>(
+    shop: &Shop<S>,
     key: &str,
     amount: i64,
     then: Then,
     wait: Duration,
 ) -> Result<(u32, i64, String), Failure> {
     assert!(attempt.is_live());
-    P::order(tx, key, amount).await?;
-    behave::<P>(tx, &attempt, amount, then).await
+    S::order(tx, key, amount).await?;
+    behave::<S>(tx, &attempt, amount, then).await
 }
 
-async fn behave<P: Place>(
-    tx: &mut Connection<P>,
+async fn behave<S: Orders>(
+    tx: &mut S::Connection,
     attempt: &Attempt,
     amount: i64,
     then: Then,
@@ -224,15 +175,15 @@ async fn behave<P: Place>(
             gate.pass().await;
             return Err(Failure::OutOfStock);
         }
-        Then::CutOff => P::cut_off(tx).await,
-        Then::Swallow => assert!(P::order_nothing(tx).await.is_err()),
+        Then::CutOff => S::cut_off(tx).await,
+        Then::Swallow => assert!(S::order_nothing(tx).await.is_err()),
         Then::Boast => text = "x".repeat(2 << 20),
     }
     Ok((attempt.number(), amount, text))
 }
 
-async fn order<P: Place>(
-    shop: &Shop<P>,
+async fn order<S: Orders>(
+    shop: &Shop<S>,
     key: &str,
     amount: i64,
     then: Then,
@@ -242,7 +193,7 @@ async fn order<P: Place>(
 }
 
 /// Retries until the key is free: the effects of a dropped call are rolled back when its connection is next used.
-async fn order_at_last<P: Place>(shop: &Shop<P>, key: &str, amount: i64) -> (u32, i64) {
+async fn order_at_last<S: Orders>(shop: &Shop<S>, key: &str, amount: i64) -> (u32, i64) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
         match order(shop, key, amount, Then::Succeed).await {
@@ -256,7 +207,7 @@ async fn order_at_last<P: Place>(shop: &Shop<P>, key: &str, amount: i64) -> (u32
 }
 
 /// Starts a call whose body hangs, and drops it there.
-async fn drop_half_way<P: Place>(shop: &Shop<P>, key: &str, amount: i64) {
+async fn drop_half_way<S: Orders>(shop: &Shop<S>, key: &str, amount: i64) {
     let (gate, then) = Gate::held();
     let mut call = Box::pin(order(shop, key, amount, then));
     tokio::select! {

@@ -8,11 +8,17 @@ use idem_runtime::store::operator::{Counting, OperatorStore};
 use idem_runtime::store::{
     AuditFilter, ClaimRequest, Cursor, Filter, PageRequest, Resolution, Unreadable,
 };
-use idem_runtime::{MySqlStore, OnCrash, PostgresStore, RecordId, SqliteStore, State, Store};
-use idem_tests::backends;
+use idem_runtime::{OnCrash, RecordId, State, Store};
+use idem_tests::{backends, on_stores};
 
-use crate::records::{by_hand, claim, outcome, own};
+use crate::records::{claim, manual_change, outcome, own};
 use crate::steps::Tables;
+
+on_stores! { [transactions] Tables::open:
+    listings_name_what_they_pass_over,
+    stuck_records_are_listed_beside_an_edited_one,
+    what_is_beside_records_is_passed_over,
+}
 
 /// Changes that leave no record that a store writes.
 const EDITS: [&str; 8] = [
@@ -76,8 +82,8 @@ fn ids<'a>(claims: impl IntoIterator<Item = &'a ClaimRequest>) -> BTreeSet<Strin
 }
 
 /// A page names the records that cannot be read, and lists the others.
-async fn listings_name_what_they_pass_over<S: Tables + OperatorStore>() {
-    let (store, pool) = S::here().await;
+async fn listings_name_what_they_pass_over(tables: Tables) {
+    let store = &tables.store;
     let good: Vec<_> = (0..5)
         .map(|number| claim(&format!("good-{number}")))
         .collect();
@@ -85,26 +91,26 @@ async fn listings_name_what_they_pass_over<S: Tables + OperatorStore>() {
         .map(|number| claim(&format!("bad-{number}")))
         .collect();
     for claim in good.iter().chain(&bad) {
-        let owner = own(&store, claim).await;
+        let owner = own(store, claim).await;
         store.complete(&owner, &outcome(b"1")).await.unwrap();
     }
     for (number, edit) in EDITS.iter().enumerate() {
         let edit = format!("UPDATE idem_records SET {edit} WHERE idempotency_key = 'bad-{number}'");
-        S::execute(&pool, &edit).await;
+        tables.execute(&edit).await;
     }
     // Somebody who wants to keep a record for ever leaves a good one.
     let forever =
         "UPDATE idem_records SET retention = 9223372036854775807 WHERE idempotency_key = 'good-0'";
-    S::execute(&pool, forever).await;
+    tables.execute(forever).await;
     for limit in [1, 2, 3, 100] {
-        let found = listed(&store, &Filter::default(), limit).await;
+        let found = listed(store, &Filter::default(), limit).await;
         assert_eq!(found, (ids(&good), ids(&bad)), "limit {limit}");
     }
     let completed = Filter {
         state: Some(State::Completed),
         ..Filter::default()
     };
-    let (found, _) = listed(&store, &completed, 2).await;
+    let (found, _) = listed(store, &completed, 2).await;
     assert_eq!(found, ids(&good));
     let stats = store.stats(Counting::Exactly).await.unwrap();
     assert_eq!(
@@ -121,33 +127,31 @@ async fn listings_name_what_they_pass_over<S: Tables + OperatorStore>() {
 }
 
 /// Records that are stuck are listed beside one that was changed by hand, with and without their index.
-async fn stuck_records_are_listed_beside_an_edited_one<S: Tables + OperatorStore>() {
-    let (store, pool) = S::here().await;
+async fn stuck_records_are_listed_beside_an_edited_one(tables: Tables) {
+    let store = &tables.store;
     let claims: Vec<_> = (0..4).map(|number| claim(&format!("k{number}"))).collect();
     for claim in &claims {
-        let owner = own(&store, claim).await;
+        let owner = own(store, claim).await;
         store.interrupt(&owner).await.unwrap();
     }
-    S::execute(
-        &pool,
-        "UPDATE idem_records SET operation = 'renamed' WHERE idempotency_key = 'k2'",
-    )
-    .await;
+    tables
+        .execute("UPDATE idem_records SET operation = 'renamed' WHERE idempotency_key = 'k2'")
+        .await;
     let stuck = Filter {
         stuck: true,
         ..Filter::default()
     };
     let expected = (ids([&claims[0], &claims[1], &claims[3]]), ids([&claims[2]]));
-    assert_eq!(listed(&store, &stuck, 1).await, expected);
-    assert_eq!(listed(&store, &stuck, 100).await, expected);
+    assert_eq!(listed(store, &stuck, 1).await, expected);
+    assert_eq!(listed(store, &stuck, 100).await, expected);
     store.create_stuck_index().await.unwrap();
-    assert_eq!(listed(&store, &stuck, 1).await, expected);
-    assert_eq!(listed(&store, &stuck, 100).await, expected);
+    assert_eq!(listed(store, &stuck, 1).await, expected);
+    assert_eq!(listed(store, &stuck, 100).await, expected);
 }
 
 /// An entry of the audit, the label of an owner, and a recovery input, each changed by hand, stop no other.
-async fn what_is_beside_records_is_passed_over<S: Tables + OperatorStore>() {
-    let (store, pool) = S::here().await;
+async fn what_is_beside_records_is_passed_over(tables: Tables) {
+    let store = &tables.store;
     let audit = store.audit().unwrap();
     let mut claims = Vec::new();
     for number in 0..3 {
@@ -155,7 +159,7 @@ async fn what_is_beside_records_is_passed_over<S: Tables + OperatorStore>() {
             owner_label: Some(OwnerLabel::new("web-1").unwrap()),
             ..claim(&format!("k{number}"))
         };
-        let owner = own(&store, &claim).await;
+        let owner = own(store, &claim).await;
         let input = Payload {
             codec: "json/1".into(),
             bytes: b"1"[..].into(),
@@ -170,23 +174,19 @@ async fn what_is_beside_records_is_passed_over<S: Tables + OperatorStore>() {
         if number > 0 {
             let observed = record.observation();
             audit
-                .resolve_by_hand(&observed, &Resolution::Release, &by_hand())
+                .resolve_by_hand(&observed, &Resolution::Release, &manual_change())
                 .await
                 .unwrap();
         }
         claims.push(claim);
     }
-    S::execute(
-        &pool,
-        "UPDATE idem_records_audit SET action = 'forgot' WHERE idempotency_key = 'k1'",
-    )
-    .await;
-    S::execute(
-        &pool,
-        "UPDATE idem_records SET owner = 'a\nb' WHERE idempotency_key = 'k0'",
-    )
-    .await;
-    S::execute(&pool, "UPDATE idem_records_recovery SET recoveries = -1 WHERE id IN (SELECT id FROM idem_records WHERE idempotency_key = 'k0')").await;
+    tables
+        .execute("UPDATE idem_records_audit SET action = 'forgot' WHERE idempotency_key = 'k1'")
+        .await;
+    tables
+        .execute("UPDATE idem_records SET owner = 'a\nb' WHERE idempotency_key = 'k0'")
+        .await;
+    tables.execute("UPDATE idem_records_recovery SET recoveries = -1 WHERE id IN (SELECT id FROM idem_records WHERE idempotency_key = 'k0')").await;
 
     let mut seen = (0, 0);
     let mut page = PageRequest {
@@ -210,7 +210,7 @@ async fn what_is_beside_records_is_passed_over<S: Tables + OperatorStore>() {
     let attempts = attempts.attempts(&claims[0].id).await.unwrap().unwrap();
     assert_eq!(names(&attempts.unreadable).collect::<Vec<_>>(), ["owner"]);
     assert_eq!((attempts.owner(), attempts.list.len()), (None, 1));
-    let (found, bad) = listed(&store, &Filter::default(), 100).await;
+    let (found, bad) = listed(store, &Filter::default(), 100).await;
     assert_eq!((found, bad.len()), (ids(&claims), 0));
 
     let due = store
@@ -222,40 +222,6 @@ async fn what_is_beside_records_is_passed_over<S: Tables + OperatorStore>() {
     let due: BTreeSet<_> = due.iter().map(|it| it.id.to_string()).collect();
     assert_eq!(due, ids([&claims[1], &claims[2]]));
 }
-
-macro_rules! on_each_database {
-    ($($(#[$attribute:meta])* $name:ident: $store:ty),*) => {$(
-        mod $name {
-            use super::*;
-
-            #[tokio::test]
-            $(#[$attribute])*
-            async fn listings_name_what_they_pass_over() {
-                super::listings_name_what_they_pass_over::<$store>().await;
-            }
-
-            #[tokio::test]
-            $(#[$attribute])*
-            async fn stuck_records_are_listed_beside_an_edited_one() {
-                super::stuck_records_are_listed_beside_an_edited_one::<$store>().await;
-            }
-
-            #[tokio::test]
-            $(#[$attribute])*
-            async fn what_is_beside_records_is_passed_over() {
-                super::what_is_beside_records_is_passed_over::<$store>().await;
-            }
-        }
-    )*};
-}
-
-on_each_database!(
-    sqlite: SqliteStore,
-    #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-    postgres: PostgresStore,
-    #[ignore = "needs MySQL: cargo xtask test runs it"]
-    mysql: MySqlStore
-);
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
@@ -330,7 +296,7 @@ async fn keys_of_redis_that_hold_something_else_are_passed_over() {
     let audit = store.audit().unwrap();
     for claim in &good[2..4] {
         let record = store.get(&claim.id).await.unwrap().unwrap();
-        let (observed, change) = (record.observation(), by_hand());
+        let (observed, change) = (record.observation(), manual_change());
         let resolved = audit.resolve_by_hand(&observed, &Resolution::Release, &change);
         resolved.await.unwrap();
     }

@@ -8,9 +8,8 @@ use std::time::Duration;
 use idem_runtime::store::Resolution;
 use idem_runtime::{Cached, Call, Error, Idem, PostgresStore, SqliteStore, Store};
 use idem_servers::{Options, Server};
-use idem_tests::backends;
+use idem_tests::{backends, until};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use tokio::time::{Instant, sleep};
 
 use crate::records::HOUR;
 
@@ -57,7 +56,7 @@ async fn calls_continue<S: Store>(store: S) {
         goes_from_cache(&processes).await;
         server.kill().unwrap();
         let calls = witness.calls.load(Ordering::SeqCst);
-        until(|| witness.calls.load(Ordering::SeqCst) > calls + 200).await;
+        until(async || witness.calls.load(Ordering::SeqCst) > calls + 200).await;
         server.restart().unwrap();
     }
     goes_from_cache(&processes).await;
@@ -91,7 +90,7 @@ async fn call<S: Store>(idem: &Idem<S>, witness: &Witness, key: u64) {
 async fn goes_from_cache<S: Store>(processes: &[Arc<Cached<S>>]) {
     for process in processes {
         let hits = process.stats().hits;
-        until(|| process.stats().hits > hits + 50).await;
+        until(async || process.stats().hits > hits + 50).await;
         assert!(process.stats().misses > 0);
     }
 }
@@ -114,14 +113,6 @@ async fn erasures_are_heeded<S: Store>(processes: &[Arc<Cached<S>>; 2]) {
     let call = Call::new("outage.call", &1_u64, &1_u64, HOUR);
     let answer = other.run(call, async || Ok::<_, Error>(u64::MAX)).await;
     assert_eq!(answer.unwrap(), u64::MAX);
-}
-
-async fn until(is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "calls do not go on");
-        sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,10 +2,11 @@
 
 use http::{StatusCode, header};
 use idem_runtime::{State, Store as _};
+use idem_tests::on_stores;
 
-use super::{ANN, BOB, READER, Site, borrowed, field, form, on_every_store};
+use super::{ANN, BOB, READER, Site, borrowed, field, form};
 
-on_every_store! {
+on_stores! { [operators] Site::open:
     of_two_operators_one_wins_and_the_other_is_told_what_changed,
     a_forged_or_incomplete_form_changes_nothing,
     a_record_that_vanished_is_not_changed,

@@ -7,10 +7,11 @@ use http::{StatusCode, header};
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, OwnerLabel, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, ManualChange};
 use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, Store as _};
+use idem_tests::on_stores;
 
-use super::{ANN, BOB, HOSTILE, Site, on_every_store};
+use super::{ANN, BOB, HOSTILE, Site};
 
-on_every_store! {
+on_stores! { [operators] Site::open:
     hostile_contents_are_text_and_payloads_are_hidden,
     of_a_long_past_a_part_is_shown,
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use http::StatusCode;
 use idem_runtime::State;
+use idem_tests::on_stores;
 
-use super::{ANN, BOB, Site, borrowed, field, form, on_every_store};
+use super::{ANN, BOB, Site, borrowed, field, form};
 
-on_every_store! {
+on_stores! { [operators] Site::open:
     an_operator_sees_only_the_scopes_of_the_guard,
     an_operator_of_single_scopes_learns_no_number_of_others,
     a_list_continues_where_its_page_ended,

@@ -99,17 +99,13 @@ async fn a_refused_call_stays_interrupted_until_an_operator_completes_it() {
     let [seen] = &*listed.records else {
         panic!("expected one interrupted record, got {listed:?}");
     };
-    let settled = idem
-        .records()
-        .by(&crate::records::by_hand())
+    let settled = crate::records::by_hand(&idem)
         .complete(OPERATION, &seen.observation(), &77)
         .await;
     assert_eq!(settled.unwrap(), Resolved::Done);
     assert_eq!(effects.run(&idem, refuse()).await.unwrap(), 77);
     assert_eq!(effects.count(), 1);
-    let again = idem
-        .records()
-        .by(&crate::records::by_hand())
+    let again = crate::records::by_hand(&idem)
         .release(&seen.observation())
         .await;
     assert_eq!(again.unwrap(), Resolved::Stale, "an outcome is immutable");
@@ -123,11 +119,7 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     die(&idem, &effects, refuse()).await;
     let seen = record(&idem).await.observation();
     assert_eq!(
-        idem.records()
-            .by(&crate::records::by_hand())
-            .release(&seen)
-            .await
-            .unwrap(),
+        crate::records::by_hand(&idem).release(&seen).await.unwrap(),
         Resolved::Done
     );
     assert_eq!(effects.run(&idem, refuse()).await.unwrap(), 2);
@@ -137,8 +129,7 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     let seen = record(&idem).await.observation();
     let why = Failure::Declined("by hand".to_owned());
     assert_eq!(
-        idem.records()
-            .by(&crate::records::by_hand())
+        crate::records::by_hand(&idem)
             .fail(OPERATION, &seen, &why)
             .await
             .unwrap(),
@@ -152,11 +143,7 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     die(&idem, &effects, refuse()).await;
     let seen = record(&idem).await.observation();
     assert_eq!(
-        idem.records()
-            .by(&crate::records::by_hand())
-            .erase(&seen)
-            .await
-            .unwrap(),
+        crate::records::by_hand(&idem).erase(&seen).await.unwrap(),
         Resolved::Done
     );
     let other_request = call("k", 2).on_crash(OnCrash::Refuse);
@@ -168,7 +155,7 @@ async fn a_record_whose_owner_is_alive_cannot_be_resolved() {
     let (idem, effects) = (idem(), Effects::default());
     idem.run(call("k", 1), async || {
         let seen = record(&idem).await.observation();
-        let change = crate::records::by_hand();
+        let change = crate::records::manual_change();
         let records = idem.records().by(&change);
         assert_eq!(records.release(&seen).await?, Resolved::Stale);
         assert_eq!(records.erase(&seen).await?, Resolved::Stale);
@@ -185,7 +172,7 @@ async fn a_record_whose_owner_is_alive_cannot_be_resolved() {
 #[tokio::test(start_paused = true)]
 async fn expired_records_are_purged_by_hand() {
     let (idem, effects) = (idem(), Effects::default());
-    let change = crate::records::by_hand();
+    let change = crate::records::manual_change();
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
     assert_eq!(
         idem.records().by(&change).purge(10).await.unwrap().removed,
@@ -466,8 +453,7 @@ async fn an_owner_whose_record_was_resolved_gets_the_operators_outcome() {
             paused_past_the_lease(&attempt).await;
             let records = pair.other.records();
             let seen = records.get(&attempt.record_id()).await?.unwrap();
-            let settled = records
-                .by(&crate::records::by_hand())
+            let settled = crate::records::by_hand(&pair.other)
                 .complete(OPERATION, &seen.observation(), &77)
                 .await?;
             assert_eq!(settled, Resolved::Done);

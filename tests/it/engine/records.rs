@@ -39,12 +39,7 @@ async fn a_decision_that_was_made_in_a_browser_applies_to_the_record_that_was_sh
     let idem = idem();
     let record = interrupt(&idem, "k").await;
     let seen = through_a_browser(&record);
-    let released = idem
-        .records()
-        .by(&crate::records::by_hand())
-        .release(&seen)
-        .await
-        .unwrap();
+    let released = crate::records::by_hand(&idem).release(&seen).await.unwrap();
     assert_eq!(released, Resolved::Done);
     assert_eq!(
         Effects::default().run(&idem, call("k", 1)).await.unwrap(),
@@ -58,25 +53,17 @@ async fn a_decision_about_a_record_that_changed_meanwhile_has_no_effect() {
     let record = interrupt(&idem, "k").await;
     let seen = through_a_browser(&record);
     // Another operator says that nothing was done, and the next call is interrupted as well.
-    idem.records()
-        .by(&crate::records::by_hand())
+    crate::records::by_hand(&idem)
         .release(&record.observation())
         .await
         .unwrap();
     let now = interrupt(&idem, "k").await;
     for resolved in [
-        idem.records()
-            .by(&crate::records::by_hand())
-            .release(&seen)
-            .await,
-        idem.records()
-            .by(&crate::records::by_hand())
+        crate::records::by_hand(&idem).release(&seen).await,
+        crate::records::by_hand(&idem)
             .complete(OPERATION, &seen, &7)
             .await,
-        idem.records()
-            .by(&crate::records::by_hand())
-            .erase(&seen)
-            .await,
+        crate::records::by_hand(&idem).erase(&seen).await,
     ] {
         assert_eq!(resolved.unwrap(), Resolved::Stale);
     }
@@ -92,12 +79,10 @@ async fn a_result_of_another_operation_is_refused_before_anything_is_written() {
     let seen = record.observation();
     let oops = "oops".to_owned();
     for refused in [
-        idem.records()
-            .by(&crate::records::by_hand())
+        crate::records::by_hand(&idem)
             .complete(OTHER, &seen, &oops)
             .await,
-        idem.records()
-            .by(&crate::records::by_hand())
+        crate::records::by_hand(&idem)
             .fail(OTHER, &seen, &oops)
             .await,
     ] {
@@ -114,9 +99,7 @@ async fn a_result_of_another_operation_is_refused_before_anything_is_written() {
     }
     let after = idem.records().get(&record.id).await.unwrap().unwrap();
     assert_eq!(after.observation(), seen);
-    let done = idem
-        .records()
-        .by(&crate::records::by_hand())
+    let done = crate::records::by_hand(&idem)
         .complete(OPERATION, &seen, &7)
         .await
         .unwrap();
@@ -127,9 +110,7 @@ async fn a_result_of_another_operation_is_refused_before_anything_is_written() {
     );
     // The record is gone: the observation is stale.
     tokio::time::advance(TTL * 2).await;
-    let done = idem
-        .records()
-        .by(&crate::records::by_hand())
+    let done = crate::records::by_hand(&idem)
         .complete(OTHER, &seen, &oops)
         .await
         .unwrap();

@@ -34,9 +34,7 @@ async fn refuse_leaves_a_crashed_call_to_an_operator() {
     }
     let record = bank.record("refuse", "dies").await;
     assert_eq!((record.state, bank.payments()), (State::Interrupted, 2));
-    let resolved = bank
-        .records()
-        .by(&crate::records::by_hand())
+    let resolved = crate::records::by_hand(&bank)
         .complete(REFUSE, &record.observation(), &7)
         .await;
     assert!(resolved.is_ok());

@@ -17,7 +17,7 @@ use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::records::{claim, outcome, own};
+use crate::records::{fresh, outcome, own};
 
 /// Started once for all tests, because a start takes seconds. It runs until this process ends.
 static CLUSTER: LazyLock<GaleraCluster> = LazyLock::new(|| {
@@ -53,10 +53,6 @@ async fn open_all() -> [MySqlStore; 3] {
         store.migrate().await.unwrap();
     }
     stores
-}
-
-fn fresh() -> ClaimRequest {
-    claim(&format!("{:032x}", rand::random::<u128>()))
 }
 
 /// Creates the same request of another caller.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use idem_runtime::Error;
 use idem_runtime::outbox::{self, Message, Outbox, Relay, RelayGuard};
+use idem_tests::on_stores;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
@@ -13,12 +14,12 @@ use sqlx::{MySqlPool, Row};
 
 use super::{Database, Log, Pool, TOPIC, until};
 
-super::on_every_database!(
+on_stores! { [transactions] Database::open:
     a_poll_does_not_read_messages_behind_a_parked_one,
     every_ordering_key_is_delivered_even_if_many_others_are_blocked,
     a_message_does_not_wait_until_everything_is_purged,
     a_relay_that_always_has_messages_purges,
-);
+}
 
 /// Number of messages behind the parked one.
 const BEHIND: i64 = 200_000;

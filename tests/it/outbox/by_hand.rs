@@ -3,10 +3,11 @@
 use idem_runtime::Key;
 use idem_runtime::outbox::{self, Message, MessageAction, MessageAuditFilter, MessageEntry};
 use idem_runtime::store::{ManualChange, PageRequest};
+use idem_tests::on_stores;
 
-use super::{Database, Placed, TOPIC, on_every_database, placed, until};
+use super::{Database, Placed, TOPIC, placed, until};
 
-on_every_database! {
+on_stores! { [transactions] Database::open:
     a_change_of_a_message_is_written_down,
     without_an_entry_no_message_is_changed,
     one_of_two_operators_changes_a_message,

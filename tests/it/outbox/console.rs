@@ -3,12 +3,13 @@
 use http::{StatusCode, header};
 use idem_runtime::outbox::{self, MessageAuditFilter};
 use idem_runtime::store::PageRequest;
+use idem_tests::on_stores;
 
 use super::by_hand::park;
-use super::{Database, TOPIC, on_every_database, placed};
+use super::{Database, TOPIC, placed};
 use crate::console::{ANN, BOB, READER, Site, borrowed, field};
 
-on_every_database! {
+on_stores! { [transactions] Database::open:
     a_parked_message_is_changed_by_a_form_with_its_entry,
     of_two_operators_one_changes_a_message,
     a_forged_form_changes_no_message,

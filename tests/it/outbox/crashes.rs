@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use idem_runtime::outbox::{self, Message};
 use idem_runtime::{Error, StoreErrorKind};
+use idem_tests::on_stores;
 use tokio::sync::Semaphore;
 
 use super::{Database, Log, Placed, TOPIC, placed, seen, until};
 
-super::on_every_database!(
+on_stores! { [transactions] Database::open:
     a_message_whose_relay_crashed_is_delivered_again_with_the_same_key,
     a_message_that_crashes_its_relay_every_time_is_parked,
     a_handler_that_is_slower_than_its_lease_keeps_its_message,
     a_relay_that_was_paused_past_its_lease_records_nothing,
     an_outcome_that_cannot_be_recorded_immediately_is_recorded_later,
     a_shutdown_finishes_running_deliveries_and_starts_none,
-);
+}
 
 /// Short enough for a test to wait for its expiry, long enough for a busy machine to renew it.
 const LEASE: Duration = Duration::from_millis(1_500);

@@ -6,26 +6,27 @@ use std::time::Duration;
 use idem_runtime::error::InvalidOutbox;
 use idem_runtime::outbox::{self, Message, Relay};
 use idem_runtime::{Error, Key, Scope};
+use idem_tests::on_stores;
 use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
 
 use super::{Database, Log, TOPIC, placed, until};
 
-super::on_every_database!(
+on_stores! { [transactions] Database::open:
     a_message_is_stored_if_and_only_if_its_transaction_commits,
     a_handler_gets_the_enqueued_value,
     the_same_message_is_enqueued_once_under_its_own_key,
     a_malformed_message_is_refused_and_the_transaction_stays_usable,
     a_delayed_message_waits,
     a_message_enqueued_in_this_process_is_delivered_immediately,
-);
+}
 
 async fn a_message_is_stored_if_and_only_if_its_transaction_commits(database: Database) {
     let mut tx = database.begin().await;
     tx.enqueue(outbox::message(TOPIC, &placed(1)))
         .await
         .unwrap();
-    tx.rollback().await;
+    tx.rollback().await.unwrap();
     assert_eq!(database.rows().await, 0);
 
     let mut tx = database.begin().await;
@@ -34,7 +35,7 @@ async fn a_message_is_stored_if_and_only_if_its_transaction_commits(database: Da
         .unwrap();
     let backlog = database.outbox.backlog().await.unwrap();
     assert_eq!(backlog.waiting, 0, "seen before the commit");
-    tx.commit().await;
+    tx.commit().await.unwrap();
     assert_eq!(database.outbox.backlog().await.unwrap().waiting, 1);
 }
 
@@ -90,7 +91,7 @@ async fn the_same_message_is_enqueued_once_under_its_own_key(database: Database)
             .await
             .unwrap();
     }
-    tx.commit().await;
+    tx.commit().await.unwrap();
     database.enqueue(again(&one)).await;
     assert_eq!(database.rows().await, 2);
 
@@ -106,7 +107,7 @@ async fn the_same_message_is_enqueued_once_under_its_own_key(database: Database)
         assert!(matches!(error, Error::KeyReused), "{error:?}");
     }
     tx.enqueue(outbox::message(TOPIC, &two)).await.unwrap();
-    tx.commit().await;
+    tx.commit().await.unwrap();
     assert_eq!(database.rows().await, 3);
 
     // The scope is part of the key.
@@ -167,7 +168,7 @@ async fn a_malformed_message_is_refused_and_the_transaction_stays_usable(databas
     let Error::InvalidOutbox(InvalidOutbox::TooLarge { limit: 100 }) = error else {
         panic!("{error:?}");
     };
-    tx.commit().await;
+    tx.commit().await.unwrap();
     assert_eq!(database.rows().await, 1);
 }
 

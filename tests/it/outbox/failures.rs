@@ -3,17 +3,19 @@
 use idem_runtime::error::InvalidOutbox;
 use idem_runtime::outbox::{self, Message, Relay};
 use idem_runtime::{Error, Key};
+use idem_tests::on_stores;
+use idem_tests::places;
 
 use super::{Database, Log, Placed, TOPIC, placed, seen, until};
 
-super::on_every_database!(
+on_stores! { [transactions] Database::open:
     a_message_that_failed_is_delivered_again_with_the_same_key,
     a_failing_message_is_parked_after_max_attempts_and_can_be_requeued,
     a_parked_message_blocks_its_ordering_key_until_it_is_discarded,
     later_messages_continue_if_parked_ones_are_skipped,
     an_unreadable_payload_is_parked_immediately,
     a_message_of_an_unknown_topic_waits_for_another_relay,
-);
+}
 
 async fn a_message_that_failed_is_delivered_again_with_the_same_key(database: Database) {
     let key = database.enqueue(outbox::message(TOPIC, &placed(1))).await;
@@ -246,7 +248,7 @@ async fn a_message_of_an_unknown_topic_waits_for_another_relay(database: Databas
 
 #[tokio::test]
 async fn a_relay_with_invalid_settings_does_not_start() {
-    let database = Database::sqlite().await;
+    let database = Database::open(places::sqlite()).await;
     let handler = |_: Message<Placed>| async { Ok::<_, Error>(()) };
     let refused = |relay: Relay| match relay.start().map(drop).unwrap_err() {
         Error::InvalidOutbox(error) => error,

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idem_runtime::Error;
 use idem_runtime::outbox::{self, Message};
+use idem_tests::on_stores;
 
 use super::{Database, Log, Placed, TOPIC, placed, until};
 
-super::on_every_database!(
+on_stores! { [transactions] Database::open:
     four_relays_handle_each_of_a_thousand_messages_once_and_in_order,
     an_ordering_key_holds_across_topics,
     many_messages_of_one_key_are_ordered_and_do_not_delay_other_keys,
-);
+}
 
 async fn four_relays_handle_each_of_a_thousand_messages_once_and_in_order(database: Database) {
     const MESSAGES: u64 = 1_000;
@@ -29,7 +30,7 @@ async fn four_relays_handle_each_of_a_thousand_messages_once_and_in_order(databa
         }
         tx.enqueue(message).await.unwrap();
     }
-    tx.commit().await;
+    tx.commit().await.unwrap();
 
     let handled = Log::new();
     let busy: Arc<HashMap<u64, AtomicUsize>> =
@@ -97,7 +98,7 @@ async fn an_ordering_key_holds_across_topics(database: Database) {
             .await
             .unwrap();
     }
-    tx.commit().await;
+    tx.commit().await.unwrap();
     let handled = Log::new();
     let handler = || {
         let log = handled.clone();
@@ -141,7 +142,7 @@ async fn many_messages_of_one_key_are_ordered_and_do_not_delay_other_keys(databa
             .await
             .unwrap();
     }
-    tx.commit().await;
+    tx.commit().await.unwrap();
     let handled = Log::new();
     let log = handled.clone();
     let relay = database

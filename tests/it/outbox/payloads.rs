@@ -5,16 +5,17 @@ use std::sync::Arc;
 use idem_runtime::error::InvalidOutbox;
 use idem_runtime::outbox::{self, Message};
 use idem_runtime::{Error, Key};
+use idem_tests::on_stores;
 use serde::Serialize;
 
 use super::{Database, Log, TOPIC, until};
 use crate::replay::values::Any;
 use crate::replay::{handed_on, is_readable};
 
-super::on_every_database!(
+on_stores! { [transactions] Database::open:
     any_enqueued_value_reaches_its_handler_unchanged,
     another_amount_beyond_64_bits_is_another_message,
-);
+}
 
 async fn any_enqueued_value_reaches_its_handler_unchanged(database: Database) {
     let values = Arc::new(handed_on(100));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use idem_runtime::Error;
 use idem_runtime::outbox::{self, Message, Relay};
+use idem_tests::places;
 use idem_tests::statements::Statements;
 
 use super::{Database, Log, Placed, TOPIC, Tx, placed, until};
@@ -13,7 +14,7 @@ use super::{Database, Log, Placed, TOPIC, Tx, placed, until};
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_delivery_costs_few_statements() {
-    let database = Database::postgres().await;
+    let database = Database::open(places::postgres()).await;
     let statements = Statements::of_this_thread();
 
     // Enqueuing is one statement, in the open transaction.
@@ -25,7 +26,7 @@ async fn a_delivery_costs_few_statements() {
             .unwrap();
     }
     assert_eq!(statements.take_verbs(), ["INSERT"; 8]);
-    tx.commit().await;
+    tx.commit().await.unwrap();
     statements.take();
 
     // All eight are claimed in one statement; each is then deleted.
@@ -55,7 +56,7 @@ async fn a_delivery_costs_few_statements() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_relay_that_is_shut_down_claims_no_further_message() {
-    let database = Database::postgres().await;
+    let database = Database::open(places::postgres()).await;
     let topics = ["a", "b", "c"];
     for topic in topics {
         database.enqueue(outbox::message(topic, &placed(1))).await;
@@ -86,7 +87,7 @@ async fn a_relay_that_is_shut_down_claims_no_further_message() {
     let mut shutdown = Box::pin(relay.stop());
     let polled = std::future::poll_fn(|cx| Poll::Ready(shutdown.as_mut().poll(cx))).await;
     assert!(polled.is_pending());
-    lock.rollback().await;
+    lock.rollback().await.unwrap();
     shutdown.await;
     // then that claim was its last one.
     assert_eq!(handled.entries().len(), 1);
@@ -99,7 +100,7 @@ async fn a_relay_that_is_shut_down_claims_no_further_message() {
 /// relay does not count the message as delivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_another_relay_took_over_is_lost_and_not_delivered() {
-    let database = Database::sqlite().await;
+    let database = Database::open(places::sqlite()).await;
     database.enqueue(outbox::message(TOPIC, &placed(1))).await;
     // The trigger counts the attempts, which FAIL does not roll back.
     database
@@ -130,7 +131,7 @@ async fn a_message_that_another_relay_took_over_is_lost_and_not_delivered() {
 /// No other relay took the message over, so an outcome whose acknowledgement was lost turns out to be recorded.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_whose_outcome_lost_its_acknowledgement_is_delivered() {
-    let database = Database::sqlite().await;
+    let database = Database::open(places::sqlite()).await;
     database.enqueue(outbox::message(TOPIC, &placed(1))).await;
     // The row is deleted, and the statement returns an error.
     database

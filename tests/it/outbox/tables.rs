@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use idem_runtime::outbox::{self, Message, Outbox, Relay};
 use idem_runtime::{Error, SqliteStore, StoreErrorKind};
+use idem_tests::on_stores;
 use tokio::task::JoinSet;
 
 use super::{Database, Log, Placed, Pool, TOPIC, placed, until};
 
-super::on_every_database!(
+on_stores! { [transactions] Database::open:
     ten_stores_migrate_concurrently,
     an_outbox_may_have_a_table_of_another_name,
     delivered_messages_are_deleted_after_their_retention,
     polls_find_due_messages_by_the_index,
-);
+}
 
 async fn ten_stores_migrate_concurrently(database: Database) {
     let mut migrating = JoinSet::new();

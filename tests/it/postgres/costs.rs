@@ -2,9 +2,10 @@
 
 use idem_runtime::store::{ClaimOutcome, Resolution};
 use idem_runtime::{PostgresStore, Store};
+use idem_tests::until;
 use sqlx::{ConnectOptions, Connection};
 
-use super::{Database, execute, number, until};
+use super::{Database, execute, number};
 use crate::records::{HOUR, claim, outcome, own};
 
 /// Waits until every connection to the database is closed: the statistics have a connection's counts for certain once

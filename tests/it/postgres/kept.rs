@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
 use idem_runtime::{PostgresStore, Store as _, StoreErrorKind};
+use idem_tests::until;
 use sqlx::PgPool;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{Database, number, until};
+use super::{Database, number};
 use crate::records::{claim, outcome, own};
 
 /// Time limit for what must not wait for ever.

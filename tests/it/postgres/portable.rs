@@ -12,12 +12,13 @@ use idem_runtime::store::{
 use idem_runtime::{PostgresForm, PostgresStore, Store as _, StoreErrorKind};
 use idem_servers::{Options, Server};
 use idem_tests::backends;
+use idem_tests::until;
 use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::task::JoinSet;
 
-use super::{Database, WAITING, every_case_holds_despite_conflicts, execute, number, pool, until};
-use crate::records::{HOUR, by_hand, claim, full_text, outcome, own};
+use super::{Database, WAITING, every_case_holds_despite_conflicts, execute, number, pool};
+use crate::records::{HOUR, claim, full_text, manual_change, outcome, own};
 
 const STANDARD: Option<PostgresForm> = Some(PostgresForm::Standard);
 const PORTABLE: Option<PostgresForm> = Some(PostgresForm::Portable);
@@ -282,7 +283,7 @@ async fn entries_have_numbers_without_gaps(store: PostgresStore, pool: &PgPool) 
         changes.spawn(async move {
             let audit = store.audit().unwrap();
             let resolved = audit
-                .resolve_by_hand(&observed, &Resolution::Release, &by_hand())
+                .resolve_by_hand(&observed, &Resolution::Release, &manual_change())
                 .await;
             resolved.map_err(|error| full_text(&error)).unwrap()
         });
@@ -501,7 +502,7 @@ async fn what_the_server_rolls_back_runs_again() {
     let resolved = tokio::spawn(async move {
         let audit = resolving.audit().unwrap();
         audit
-            .resolve_by_hand(&observed, &Resolution::Release, &by_hand())
+            .resolve_by_hand(&observed, &Resolution::Release, &manual_change())
             .await
     });
     waits().await;

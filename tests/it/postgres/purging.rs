@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use idem_runtime::Store as _;
 use idem_runtime::store::Purged;
+use idem_tests::until;
 use sqlx::PgPool;
 use tokio::task::JoinSet;
 
-use super::{Database, execute, number, until};
+use super::{Database, execute, number};
 use crate::purging::purge_at_once;
 use crate::records::{claim, full_text, outcome, own};
 

@@ -7,9 +7,10 @@ use idem_runtime::record::{FencingToken, Owner, Payload};
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
 use idem_runtime::{PostgresStore, State, Store, StoreError};
 use idem_servers::{Options, Server};
+use idem_tests::until;
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
-use super::{execute, number, until};
+use super::{execute, number};
 use crate::batches::Crowd;
 use crate::records::{claim, outcome, own};
 

@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use idem_runtime::{Call, Error, Idem, Record, State};
 use idem_servers::{Options, Server};
 use idem_tests::backends::OPERATION;
+use idem_tests::until;
 use tokio::process::Command;
 use tokio::sync::oneshot;
 
-use super::{Caller, PROGRAM, Place, eventually, record, unique_key};
+use super::{Caller, PROGRAM, Place, record, unique_key};
 
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_millis(500);
@@ -90,7 +91,7 @@ async fn the_clock_of_the_server_decides(place: Place) {
         let mut owner = call_apart(hours, &place, &key, SHORT, LONG);
         assert_eq!(owner.next_line().await, "running", "{hours}");
         drop(owner);
-        eventually("its lease is over", async || {
+        until(async || {
             let running = record(&idem, &key).await.unwrap();
             assert_times(&running, SHORT);
             running.is_lapsed()
@@ -138,10 +139,7 @@ async fn the_clock_of_the_server_decides(place: Place) {
         let mut owner = Caller::start(&words);
         assert_eq!(owner.next_line().await, "running");
         drop(owner);
-        eventually("its lease is over", async || {
-            record(&idem, &key).await.unwrap().is_lapsed()
-        })
-        .await;
+        until(async || record(&idem, &key).await.unwrap().is_lapsed()).await;
         let executes = async |attempt| {
             let mut next = call_apart(hours, &place, &key, LONG, SHORT);
             assert_eq!(next.next_line().await, "running", "{hours}, {attempt}");
@@ -155,10 +153,7 @@ async fn the_clock_of_the_server_decides(place: Place) {
             );
         };
         executes(2).await;
-        eventually("it has expired", async || {
-            record(&idem, &key).await.is_none()
-        })
-        .await;
+        until(async || record(&idem, &key).await.is_none()).await;
         executes(1).await;
     }
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use idem_runtime::{Call, Error, Idem, State};
 use idem_tests::backends::OPERATION;
+use idem_tests::until;
 use tokio::sync::oneshot;
 
-use super::{Caller, Place, eventually, record, unique_key};
+use super::{Caller, Place, record, unique_key};
 
 const TTL: Duration = Duration::from_secs(600);
 /// Lease in milliseconds.
@@ -19,10 +20,7 @@ async fn silent_owner(place: &Place, idem: &Idem, key: &str) -> Caller {
     let mut owner = Caller::start(&["call", &place.address, key, LEASE, &ttl, "theirs"]);
     assert_eq!(owner.next_line().await, "running");
     owner.pause().await;
-    eventually("the lease is over", async || {
-        record(idem, key).await.unwrap().is_lapsed()
-    })
-    .await;
+    until(async || record(idem, key).await.unwrap().is_lapsed()).await;
     owner
 }
 

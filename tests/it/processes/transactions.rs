@@ -5,8 +5,9 @@ use std::time::Duration;
 use idem_runtime::{Call, Error, Idem, MySqlStore, PostgresStore, RunOptions, SqliteStore, State};
 use idem_tests::backends::OPERATION;
 use idem_tests::ledger::Database;
+use idem_tests::until;
 
-use super::{Caller, Place, eventually, unique_key};
+use super::{Caller, Place, unique_key};
 
 /// Time-out of the store and of a busy file, in milliseconds.
 const TIMEOUT: u64 = 200;
@@ -99,7 +100,7 @@ impl<S: Database> Shop<S> {
 /// Retries until there is an answer.
 async fn at_last(mut call: impl AsyncFnMut() -> Result<String, Error>) -> String {
     let mut answer = None;
-    eventually("an answer", async || {
+    until(async || {
         match call().await {
             Ok(value) => answer = Some(value),
             Err(error) => assert!(error.is_retryable(), "{error:?}"),

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use idem_runtime::record::ClaimId;
-use idem_runtime::store::{ClaimOutcome, ClaimRequest};
+use idem_runtime::store::ClaimOutcome;
 use idem_runtime::{Call, Error, Idem, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, Server};
 use idem_tests::proxy::Proxy;
@@ -15,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::error_replies::{replica_of, until_said};
-use crate::records::HOUR;
+use crate::records::{HOUR, fresh};
 
 /// Longest time until a store finds the new primary: some pauses between reconnections.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -69,13 +68,6 @@ impl Pair {
 
 fn address(server: &Server) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], server.port()))
-}
-
-fn fresh() -> ClaimRequest {
-    ClaimRequest {
-        claim_id: ClaimId::random(),
-        ..crate::records::claim(&format!("{:032x}", rand::random::<u128>()))
-    }
 }
 
 /// Claims until a claim is granted. Returns the kinds of the errors until then.

@@ -11,16 +11,9 @@ use idem_servers::{Options, Server};
 use tokio::time::sleep;
 
 use super::{claim, key, own};
-use crate::records::full_text;
+use crate::records::{fresh, full_text};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn fresh() -> ClaimRequest {
-    ClaimRequest {
-        claim_id: ClaimId::random(),
-        ..crate::records::claim(&format!("{:032x}", rand::random::<u128>()))
-    }
-}
 
 #[track_caller]
 fn is(error: &StoreError, kind: StoreErrorKind, advice: &str) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
@@ -13,6 +13,7 @@ use idem_runtime::record::{ClaimId, Outcome, Owner, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest};
 use idem_runtime::{OnCrash, RedisStore, State, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
+use idem_tests::until;
 use tokio::time::sleep;
 
 use super::key;
@@ -178,10 +179,7 @@ impl<'a> Victim<'a> {
     /// Waits until the replica has received all writes up to now.
     async fn wait_for_replica(&self) {
         let written = Self::field(self.primary, "master_repl_offset:");
-        until("the replica follows", async || {
-            Self::field(self.replica, "slave_repl_offset:") >= written
-        })
-        .await;
+        until(async || Self::field(self.replica, "slave_repl_offset:") >= written).await;
     }
 
     /// Cuts the replica off for good: the primary refuses its login.
@@ -190,16 +188,13 @@ impl<'a> Victim<'a> {
             .query("CONFIG SET masterauth nonsense")
             .unwrap();
         self.primary.query("CLIENT KILL TYPE replica").unwrap();
-        until("the replica is gone", async || {
-            Self::field(self.primary, "connected_slaves:") == 0
-        })
-        .await;
+        until(async || Self::field(self.primary, "connected_slaves:") == 0).await;
     }
 
     /// Kills the primary, and waits until the replica is the primary.
     async fn fail_over(&self) {
         self.primary.kill().unwrap();
-        until("the replica takes over", async || {
+        until(async || {
             let replication = self.replica.query("INFO replication").unwrap();
             replication.contains("role:master")
         })
@@ -209,7 +204,7 @@ impl<'a> Victim<'a> {
     /// Restarts the old primary, and waits until it is a replica of the new one.
     async fn restart_primary(&self) {
         self.primary.restart().unwrap();
-        until("the lost primary follows", async || {
+        until(async || {
             let replication = self.primary.query("INFO replication").unwrap();
             replication.contains("master_link_status:up")
         })
@@ -242,14 +237,6 @@ pub(super) fn slot(key: &[u8]) -> u16 {
 fn slots_match_the_specification() {
     assert_eq!(slot(b"123456789"), 0x31C3);
     assert_eq!(slot(b"foo"), 12_182);
-}
-
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// Fates of the acknowledged outcomes of a run.
@@ -308,12 +295,12 @@ async fn lose_a_primary(waits: bool) -> Report {
     let enough =
         |phase| load.acknowledged(|name, at| at == phase && victim.has(name)) >= 20 + WORKERS;
 
-    until("calls are answered", async || enough(REPLICATED)).await;
+    until(async || enough(REPLICATED)).await;
     load.phase.store(CUTTING_OFF, Ordering::SeqCst);
     victim.wait_for_replica().await;
     victim.cut_off_replica().await;
     load.phase.store(UNREPLICATED, Ordering::SeqCst);
-    until("calls are answered without the replica", async || {
+    until(async || {
         let errors = load.ledger.lock().unwrap().unreplicated;
         if waits {
             errors >= 20
@@ -325,10 +312,7 @@ async fn lose_a_primary(waits: bool) -> Report {
     victim.fail_over().await;
     load.phase.store(TAKEN_OVER, Ordering::SeqCst);
     victim.restart_primary().await;
-    until("calls are answered after the failover", async || {
-        enough(TAKEN_OVER)
-    })
-    .await;
+    until(async || enough(TAKEN_OVER)).await;
     load.phase.store(TAKEN_OVER + 1, Ordering::SeqCst);
     for worker in workers {
         worker.await.unwrap();

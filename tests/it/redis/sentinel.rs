@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use idem_runtime::record::ClaimId;
-use idem_runtime::store::{ClaimOutcome, ClaimRequest};
+use idem_runtime::store::ClaimOutcome;
 use idem_runtime::{RedisConnection, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, RedisSentinels};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
+
+use crate::records::fresh;
 
 /// Longest time until the sentinels have replaced a primary and the store has found the new one.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -23,13 +24,6 @@ async fn connect(
 ) -> Result<RedisStore, idem_runtime::StoreError> {
     let urls = sentinels.urls();
     RedisStore::connect_sentinel(urls.iter().map(String::as_str), &format!("redis://{name}/")).await
-}
-
-fn fresh() -> ClaimRequest {
-    ClaimRequest {
-        claim_id: ClaimId::random(),
-        ..crate::records::claim(&format!("{:032x}", rand::random::<u128>()))
-    }
 }
 
 /// Claims until a claim is granted. Every error until then must be retryable.

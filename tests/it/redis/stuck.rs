@@ -3,24 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use idem_runtime::record::ClaimId;
-use idem_runtime::store::{ClaimOutcome, ClaimRequest};
+use idem_runtime::store::ClaimOutcome;
 use idem_runtime::{RedisConnection, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::records::claim;
+use crate::records::fresh;
 
 /// Longest time until a store gets an answer again. It covers two calls, a new connection, which waits twice for a
 /// stopped node, and some pauses for a slow machine.
 const PATIENCE: Duration = Duration::from_secs(40);
-
-fn fresh() -> ClaimRequest {
-    ClaimRequest {
-        claim_id: ClaimId::random(),
-        ..claim(&format!("{:032x}", rand::random::<u128>()))
-    }
-}
 
 /// Runtime of a driver that is no longer polled.
 struct Stopped(Option<Runtime>);

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use idem_runtime::{Error, Source, State, with_provenance};
+use idem_tests::on_stores;
 
-use super::places::Place;
-use super::{
-    Failure, Shop, Then, drop_half_way, idempotency, on_every_store, order, order_at_last,
-};
+use super::places::Orders;
+use super::{Failure, Shop, Then, drop_half_way, idempotency, order, order_at_last};
 
-on_every_store! {
+on_stores! { [transactions] Shop::open:
     effect_and_record_are_committed_together,
     a_replay_runs_nothing,
     a_reused_key_is_an_error_and_changes_nothing,
@@ -27,17 +26,17 @@ on_every_store! {
 
 /// A separate module, because the modules have the names of stores.
 mod servers {
-    use super::a_lost_connection_rolls_back;
+    use super::*;
 
-    crate::transaction::on_every_server! { a_lost_connection_rolls_back }
+    on_stores! { [transactions server] Shop::open: a_lost_connection_rolls_back }
 }
 
-async fn effect_and_record_are_committed_together<P: Place>(shop: Arc<Shop<P>>) {
+async fn effect_and_record_are_committed_together<S: Orders>(shop: Arc<Shop<S>>) {
     assert_eq!(order(&shop, "a", 5, Then::Succeed).await.unwrap(), (1, 5));
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_replay_runs_nothing<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_replay_runs_nothing<S: Orders>(shop: Arc<Shop<S>>) {
     order(&shop, "a", 5, Then::Succeed).await.unwrap();
     for shop in [&shop, &shop.elsewhere()] {
         let (answer, provenance) = with_provenance(order(shop, "a", 5, Then::Panic)).await;
@@ -47,14 +46,14 @@ async fn a_replay_runs_nothing<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_reused_key_is_an_error_and_changes_nothing<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_reused_key_is_an_error_and_changes_nothing<S: Orders>(shop: Arc<Shop<S>>) {
     order(&shop, "a", 5, Then::Succeed).await.unwrap();
     let error = idempotency(order(&shop, "a", 6, Then::Succeed).await);
     assert!(matches!(error, Error::KeyReused), "{error:?}");
     shop.assert_ordered_once("a").await;
 }
 
-async fn an_error_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn an_error_rolls_back<S: Orders>(shop: Arc<Shop<S>>) {
     let error = order(&shop, "a", 5, Then::Fail).await.unwrap_err();
     assert!(matches!(error, Failure::OutOfStock), "{error:?}");
     shop.assert_untouched("a").await;
@@ -63,7 +62,7 @@ async fn an_error_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_terminal_error_is_stored_without_the_effects_of_the_body<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_terminal_error_is_stored_without_the_effects_of_the_body<S: Orders>(shop: Arc<Shop<S>>) {
     for then in [Then::Decline, Then::Succeed] {
         let error = order(&shop, "a", 5, then).await.unwrap_err();
         assert!(
@@ -75,20 +74,20 @@ async fn a_terminal_error_is_stored_without_the_effects_of_the_body<P: Place>(sh
     assert_eq!(shop.record("a").await.unwrap().state, State::Failed);
 }
 
-async fn a_panic_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_panic_rolls_back<S: Orders>(shop: Arc<Shop<S>>) {
     let call = AssertUnwindSafe(order(&shop, "a", 5, Then::Panic));
     assert!(call.catch_unwind().await.is_err());
     assert_eq!(order_at_last(&shop, "a", 5).await, (1, 5));
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_dropped_call_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_dropped_call_rolls_back<S: Orders>(shop: Arc<Shop<S>>) {
     drop_half_way(&shop, "a", 5).await;
     assert_eq!(order_at_last(&shop, "a", 5).await, (1, 5));
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_lost_connection_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_lost_connection_rolls_back<S: Orders>(shop: Arc<Shop<S>>) {
     // The body does not notice; the store does when it writes the result.
     idempotency(order(&shop, "a", 5, Then::CutOff).await);
     shop.assert_untouched("a").await;
@@ -96,7 +95,7 @@ async fn a_lost_connection_rolls_back<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-async fn an_ignored_database_error_commits_the_rest_or_nothing<P: Place>(shop: Arc<Shop<P>>) {
+async fn an_ignored_database_error_commits_the_rest_or_nothing<S: Orders>(shop: Arc<Shop<S>>) {
     match order(&shop, "a", 5, Then::Swallow).await {
         // Where an error rolls back only its own statement, the rest of the body is committed.
         Ok(answer) => assert_eq!(answer, (1, 5)),
@@ -110,7 +109,7 @@ async fn an_ignored_database_error_commits_the_rest_or_nothing<P: Place>(shop: A
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_call_whose_result_is_too_large_is_not_run_again<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_call_whose_result_is_too_large_is_not_run_again<S: Orders>(shop: Arc<Shop<S>>) {
     assert_eq!(order(&shop, "a", 5, Then::Boast).await.unwrap(), (1, 5));
     assert_eq!(shop.record("a").await.unwrap().state, State::Unrecorded);
     let error = idempotency(order(&shop, "a", 5, Then::Succeed).await);
@@ -119,7 +118,7 @@ async fn a_call_whose_result_is_too_large_is_not_run_again<P: Place>(shop: Arc<S
 }
 
 /// The function used leases before it became transactional.
-async fn a_released_record_is_claimed<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_released_record_is_claimed<S: Orders>(shop: Arc<Shop<S>>) {
     let leased = super::refusals::order_leased(&shop.idem, "a", 5, true).await;
     assert!(matches!(leased, Err(Failure::OutOfStock)));
     assert_eq!(shop.record("a").await.unwrap().state, State::Released);
@@ -129,7 +128,7 @@ async fn a_released_record_is_claimed<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_lapsed_record_is_taken_over<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_lapsed_record_is_taken_over<S: Orders>(shop: Arc<Shop<S>>) {
     let mut dying = Box::pin(super::refusals::order_and_die(&shop.idem, "a", 5));
     let claimed = async || shop.record("a").await.is_some();
     loop {

@@ -1,26 +1,27 @@
 //! The work of PostgreSQL and MariaDB for a call, counted by the servers themselves.
 
-use idem_runtime::store::TransactionalStore;
 use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, idempotent};
 use idem_servers::{Options, Server};
+use idem_tests::places;
+use idem_tests::sql::Sql as _;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{MySqlPool, Row as _};
 
-use super::places::{Connection, MySql, Place, Postgres, TABLE};
+use super::places::{Database, Orders, TABLE};
 
 const CALLS: i64 = 20;
 
 /// Makes one order.
 #[idempotent(key = key, ttl = "1h", name = "costs.plain", store = idem, tx = tx)]
-async fn plain<P: Place>(idem: &Idem<P::Store>, key: &str) -> Result<i64, Error> {
-    order::<P>(tx).await
+async fn plain<S: Orders>(idem: &Idem<S>, key: &str) -> Result<i64, Error> {
+    order::<S>(tx).await
 }
 
 /// Makes one order, with stored errors.
 #[idempotent(key = key, ttl = "1h", name = "costs.stored_error", store = idem, tx = tx, replay_err = Stored::Error)]
-async fn with_stored_error<P: Place>(idem: &Idem<P::Store>, key: &str) -> Result<i64, Stored> {
-    Ok(order::<P>(tx).await?)
+async fn with_stored_error<S: Orders>(idem: &Idem<S>, key: &str) -> Result<i64, Stored> {
+    Ok(order::<S>(tx).await?)
 }
 
 #[derive(Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
@@ -32,17 +33,14 @@ enum Stored {
     Idempotency(#[from] Error),
 }
 
-async fn order<P: Place>(tx: &mut Connection<P>) -> Result<i64, Error> {
-    P::order(tx, "k", 1).await.unwrap();
+async fn order<S: Orders>(tx: &mut S::Connection) -> Result<i64, Error> {
+    S::order(tx, "k", 1).await.unwrap();
     Ok(7)
 }
 
-async fn plain_calls<P: Place>(idem: &Idem<P::Store>)
-where
-    P::Store: TransactionalStore,
-{
+async fn plain_calls<S: Orders>(idem: &Idem<S>) {
     for call in 0..CALLS {
-        plain::<P>(idem, &call.to_string()).await.unwrap();
+        plain::<S>(idem, &call.to_string()).await.unwrap();
     }
 }
 
@@ -93,11 +91,11 @@ async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_not
     let store = PostgresStore::new(pool);
     store.migrate().await.unwrap();
     let idem = Idem::new(store);
-    plain::<Postgres>(&idem, "before").await.unwrap();
+    plain::<PostgresStore>(&idem, "before").await.unwrap();
     Executed::take(&server);
 
     // When all calls are first calls, then each one is begin, claim, order, completion and commit.
-    plain_calls::<Postgres>(&idem).await;
+    plain_calls::<PostgresStore>(&idem).await;
     let first = Executed::take(&server);
     assert_eq!((first.statements, first.commits), (5 * CALLS, CALLS));
 
@@ -105,7 +103,7 @@ async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_not
     // that: there are none.
     server.query("VACUUM").unwrap();
     Executed::take(&server);
-    plain_calls::<Postgres>(&idem).await;
+    plain_calls::<PostgresStore>(&idem).await;
     let replayed = Executed::take(&server);
     assert_eq!(
         replayed,
@@ -118,7 +116,7 @@ async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_not
 
     // When errors are stored, then there is a savepoint as well.
     for call in 0..CALLS {
-        with_stored_error::<Postgres>(&idem, &call.to_string())
+        with_stored_error::<PostgresStore>(&idem, &call.to_string())
             .await
             .unwrap();
     }
@@ -139,17 +137,17 @@ async fn asked(pool: &MySqlPool, name: &str) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 async fn a_call_is_six_statements_on_mysql_and_a_replay_one_that_writes_nothing() {
-    let place = MySql::open().await;
+    let place = Database::open(places::mariadb()).await;
     let pool = MySqlPoolOptions::new()
         .max_connections(1)
         .test_before_acquire(false)
-        .connect_with((*place.0.connect_options()).clone())
+        .connect_with(MySqlStore::options(&place.pool))
         .await
         .unwrap();
     let store = MySqlStore::new(pool.clone());
     store.migrate().await.unwrap();
     let idem = Idem::new(store);
-    plain::<MySql>(&idem, "before").await.unwrap();
+    plain::<MySqlStore>(&idem, "before").await.unwrap();
     // Reading the counter is a statement, too.
     let counts = async || {
         let mut counts = Vec::new();
@@ -166,14 +164,14 @@ async fn a_call_is_six_statements_on_mysql_and_a_replay_one_that_writes_nothing(
     let idle = spent(&begun, &counts().await);
 
     let before = counts().await;
-    plain_calls::<MySql>(&idem).await;
+    plain_calls::<MySqlStore>(&idem).await;
     let mut first = spent(&before, &counts().await);
     first[0] -= idle[0];
     assert_eq!(first[0], 6 * CALLS, "{first:?}");
     assert_eq!(first[1], CALLS);
 
     let before = counts().await;
-    plain_calls::<MySql>(&idem).await;
+    plain_calls::<MySqlStore>(&idem).await;
     let mut replayed = spent(&before, &counts().await);
     replayed[0] -= idle[0];
     assert_eq!(replayed, [CALLS, 0, 0, 0]);

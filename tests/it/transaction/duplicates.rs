@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Source, Store as _, with_provenance};
+use idem_runtime::{Call, Error, Source, with_provenance};
+use idem_tests::on_stores;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use super::places::Place;
-use super::{
-    Failure, Gate, Shop, Then, idempotency, on_every_server, on_every_store, order, order_waiting,
-};
+use super::places::Orders;
+use super::{Failure, Gate, Shop, Then, idempotency, order, order_waiting};
 
 const LONG: Duration = Duration::from_secs(60);
 
-on_every_store! {
+on_stores! { [transactions] Shop::open:
     fifty_concurrent_calls_have_one_effect,
     fifty_concurrent_calls_through_separate_handles_have_one_effect,
     a_duplicate_gets_in_flight_immediately,
@@ -24,13 +23,9 @@ on_every_store! {
 }
 
 mod servers {
-    use super::{
-        a_concurrent_purge_does_not_block_claims, another_process_gets_in_flight_immediately,
-        another_process_runs_if_the_first_is_rolled_back, another_process_waits_for_the_commit,
-        calls_with_other_keys_run_concurrently,
-    };
+    use super::*;
 
-    super::on_every_server! {
+    on_stores! { [transactions server] Shop::open:
         another_process_gets_in_flight_immediately,
         another_process_waits_for_the_commit,
         another_process_runs_if_the_first_is_rolled_back,
@@ -39,17 +34,17 @@ mod servers {
     }
 }
 
-async fn fifty_concurrent_calls_have_one_effect<P: Place>(shop: Arc<Shop<P>>) {
+async fn fifty_concurrent_calls_have_one_effect<S: Orders>(shop: Arc<Shop<S>>) {
     fifty(&shop, Arc::clone).await;
 }
 
-async fn fifty_concurrent_calls_through_separate_handles_have_one_effect<P: Place>(
-    shop: Arc<Shop<P>>,
+async fn fifty_concurrent_calls_through_separate_handles_have_one_effect<S: Orders>(
+    shop: Arc<Shop<S>>,
 ) {
     fifty(&shop, |shop| shop.elsewhere()).await;
 }
 
-async fn fifty<P: Place>(shop: &Arc<Shop<P>>, copy: impl Fn(&Arc<Shop<P>>) -> Arc<Shop<P>>) {
+async fn fifty<S: Orders>(shop: &Arc<Shop<S>>, copy: impl Fn(&Arc<Shop<S>>) -> Arc<Shop<S>>) {
     let together = Arc::new(Barrier::new(50));
     let mut calls = JoinSet::new();
     for _ in 0..50 {
@@ -70,8 +65,8 @@ async fn fifty<P: Place>(shop: &Arc<Shop<P>>, copy: impl Fn(&Arc<Shop<P>>) -> Ar
 }
 
 /// Starts a first call, and holds it in its body.
-async fn held<P: Place>(
-    shop: &Arc<Shop<P>>,
+async fn held<S: Orders>(
+    shop: &Arc<Shop<S>>,
     then: impl FnOnce(Arc<Gate>) -> Then,
 ) -> (Arc<Gate>, JoinSet<Result<(u32, i64), Failure>>) {
     let gate = Gate::new();
@@ -83,8 +78,8 @@ async fn held<P: Place>(
 }
 
 /// Makes a call that waits. The first call ends only after that.
-async fn wait_for<P: Place>(
-    shop: &Arc<Shop<P>>,
+async fn wait_for<S: Orders>(
+    shop: &Arc<Shop<S>>,
     gate: &Gate,
 ) -> (Result<(u32, i64, String), Failure>, Source) {
     let waiting = with_provenance(order_waiting(shop, "a", 5, Then::Succeed, LONG));
@@ -102,7 +97,7 @@ fn assert_in_flight<T: std::fmt::Debug>(answer: Result<T, Failure>) {
     assert!(matches!(error, Error::InFlight { .. }), "{error:?}");
 }
 
-async fn told_at_once<P: Place>(first: &Arc<Shop<P>>, second: &Arc<Shop<P>>) {
+async fn told_at_once<S: Orders>(first: &Arc<Shop<S>>, second: &Arc<Shop<S>>) {
     let (gate, calls) = held(first, Then::Meet).await;
     // If this call waited, it would hang: the gate opens only after it.
     assert_in_flight(order(second, "a", 5, Then::Succeed).await);
@@ -112,7 +107,7 @@ async fn told_at_once<P: Place>(first: &Arc<Shop<P>>, second: &Arc<Shop<P>>) {
     first.assert_ordered_once("a").await;
 }
 
-async fn waits_for_the_commit<P: Place>(first: &Arc<Shop<P>>, second: &Arc<Shop<P>>) {
+async fn waits_for_the_commit<S: Orders>(first: &Arc<Shop<S>>, second: &Arc<Shop<S>>) {
     let (gate, calls) = held(first, Then::Meet).await;
     let (answer, source) = wait_for(second, &gate).await;
     assert_eq!(answer.unwrap(), (1, 5, String::new()));
@@ -121,7 +116,7 @@ async fn waits_for_the_commit<P: Place>(first: &Arc<Shop<P>>, second: &Arc<Shop<
     first.assert_ordered_once("a").await;
 }
 
-async fn goes_on_after_a_rollback<P: Place>(first: &Arc<Shop<P>>, second: &Arc<Shop<P>>) {
+async fn goes_on_after_a_rollback<S: Orders>(first: &Arc<Shop<S>>, second: &Arc<Shop<S>>) {
     let (gate, calls) = held(first, Then::MeetAndFail).await;
     let (answer, source) = wait_for(second, &gate).await;
     assert_eq!(answer.unwrap(), (1, 5, String::new()));
@@ -130,31 +125,31 @@ async fn goes_on_after_a_rollback<P: Place>(first: &Arc<Shop<P>>, second: &Arc<S
     first.assert_ordered_once("a").await;
 }
 
-async fn a_duplicate_gets_in_flight_immediately<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_duplicate_gets_in_flight_immediately<S: Orders>(shop: Arc<Shop<S>>) {
     told_at_once(&shop, &shop).await;
 }
 
-async fn another_process_gets_in_flight_immediately<P: Place>(shop: Arc<Shop<P>>) {
+async fn another_process_gets_in_flight_immediately<S: Orders>(shop: Arc<Shop<S>>) {
     told_at_once(&shop, &shop.elsewhere()).await;
 }
 
-async fn a_duplicate_waits_for_the_commit<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_duplicate_waits_for_the_commit<S: Orders>(shop: Arc<Shop<S>>) {
     waits_for_the_commit(&shop, &shop).await;
 }
 
-async fn another_process_waits_for_the_commit<P: Place>(shop: Arc<Shop<P>>) {
+async fn another_process_waits_for_the_commit<S: Orders>(shop: Arc<Shop<S>>) {
     waits_for_the_commit(&shop, &shop.elsewhere()).await;
 }
 
-async fn a_duplicate_runs_if_the_first_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_duplicate_runs_if_the_first_is_rolled_back<S: Orders>(shop: Arc<Shop<S>>) {
     goes_on_after_a_rollback(&shop, &shop).await;
 }
 
-async fn another_process_runs_if_the_first_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn another_process_runs_if_the_first_is_rolled_back<S: Orders>(shop: Arc<Shop<S>>) {
     goes_on_after_a_rollback(&shop, &shop.elsewhere()).await;
 }
 
-async fn another_request_with_the_key_is_refused<P: Place>(shop: Arc<Shop<P>>) {
+async fn another_request_with_the_key_is_refused<S: Orders>(shop: Arc<Shop<S>>) {
     let (gate, calls) = held(&shop, Then::Meet).await;
     let error = idempotency(order(&shop, "a", 6, Then::Succeed).await);
     assert!(matches!(error, Error::KeyReused), "{error:?}");
@@ -163,7 +158,7 @@ async fn another_request_with_the_key_is_refused<P: Place>(shop: Arc<Shop<P>>) {
 }
 
 /// A transaction that locks one record locks no other.
-async fn calls_with_other_keys_run_concurrently<P: Place>(shop: Arc<Shop<P>>) {
+async fn calls_with_other_keys_run_concurrently<S: Orders>(shop: Arc<Shop<S>>) {
     let (gate, calls) = held(&shop, Then::Meet).await;
     for key in ["b", "c", "d", "e", "f", "g", "h", "i"] {
         order(&shop, key, 5, Then::Succeed).await.unwrap();
@@ -174,7 +169,7 @@ async fn calls_with_other_keys_run_concurrently<P: Place>(shop: Arc<Shop<P>>) {
 }
 
 /// A purge may have to wait for the transaction; claims must not have to wait for the purge.
-async fn a_concurrent_purge_does_not_block_claims<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_concurrent_purge_does_not_block_claims<S: Orders>(shop: Arc<Shop<S>>) {
     // A record with so short a retention is soon due in the purge.
     let short = Duration::from_millis(100);
     let expired = Call::new("shop.other", "expired", &(), short).lease(short);

@@ -13,11 +13,12 @@ use idem_runtime::store::{
 use idem_runtime::{
     Attempt, Call, Error, Idem, RunOptions, SqliteStore, Store as _, StoreError, StoreErrorKind,
 };
+use idem_tests::places;
 use sqlx::{Sqlite, SqliteConnection};
 use tokio::sync::Notify;
 
 use super::Failure;
-use super::places::{Place as _, Sqlite as Orders};
+use super::places::{Database, Orders as _};
 use crate::engine::plain::Plain;
 
 /// Faults of the next requests, once each, and numbers of requests.
@@ -151,7 +152,7 @@ impl TransactionalStore for Faulty {
 
 /// Orders beside the records of a store that fails.
 struct Shop {
-    orders: Orders,
+    orders: Database<SqliteStore>,
     idem: Idem<Faulty>,
 }
 
@@ -161,7 +162,7 @@ fn call(key: &str) -> Call {
 
 impl Shop {
     async fn open() -> Self {
-        let orders = Orders::open().await;
+        let orders = Database::open(places::sqlite()).await;
         let store = orders.store();
         store.migrate().await.unwrap();
         let idem = Idem::new(Faulty::with(store, Faults::default()));
@@ -197,7 +198,7 @@ impl Shop {
 
 /// The body of a call.
 async fn order(tx: &mut SqliteConnection, key: &str) -> Result<u64, Failure> {
-    Orders::order(tx, key, 5).await?;
+    SqliteStore::order(tx, key, 5).await?;
     Ok(5)
 }
 
@@ -347,7 +348,7 @@ async fn a_savepoint_whose_release_fails_is_not_looked_up() {
 
 #[tokio::test]
 async fn a_transaction_claims_a_key_that_was_released_under_an_old_secret() {
-    let orders = Orders::open().await;
+    let orders = Database::open(places::sqlite()).await;
     let store = orders.store();
     store.migrate().await.unwrap();
     let [old, new] = [

@@ -8,14 +8,14 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use idem_runtime::error::InvalidCall;
 use idem_runtime::store::{Resolved, TransactionalStore};
-use idem_runtime::{Error, Idem, Record, State, idempotent};
+use idem_runtime::{Error, Idem, MySqlStore, Record, State, idempotent};
+use idem_tests::sql::Sql as _;
+use idem_tests::{on_stores, places};
 
-use super::places::{Connection, MySql, Place};
-use super::{
-    Failure, Gate, OPERATION, Shop, Then, behave, idempotency, on_every_store, order, order_waiting,
-};
+use super::places::{Database, Orders};
+use super::{Failure, Gate, OPERATION, Shop, Then, behave, idempotency, order, order_waiting};
 
-on_every_store! {
+on_stores! { [transactions] Shop::open:
     the_caller_commits_the_effect_and_the_record,
     the_callers_rollback_removes_the_record,
     an_error_rolls_back_only_the_call,
@@ -33,20 +33,20 @@ on_every_store! {
 
 #[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, tx = tx, attempt = attempt,
              skip(idem, then), replay_err = Failure::Declined(_))]
-async fn order_on<P: Place>(
-    idem: &Idem<P::Store>,
-    tx: &mut Connection<P>,
+async fn order_on<S: Orders>(
+    idem: &Idem<S>,
+    tx: &mut S::Connection,
     key: &str,
     amount: i64,
     then: Then,
 ) -> Result<(u32, i64, String), Failure> {
-    P::order(tx, key, amount).await?;
-    behave::<P>(tx, &attempt, amount, then).await
+    S::order(tx, key, amount).await?;
+    behave::<S>(tx, &attempt, amount, then).await
 }
 
 #[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "300ms", on_crash = refuse, skip(idem, gate))]
-async fn order_once<P: Place>(
-    idem: &Idem<P::Store>,
+async fn order_once<S: Orders>(
+    idem: &Idem<S>,
     gate: &Gate,
     key: &str,
     amount: i64,
@@ -56,8 +56,8 @@ async fn order_once<P: Place>(
 }
 
 #[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "300ms", skip(idem, gate))]
-async fn order_leased<P: Place>(
-    idem: &Idem<P::Store>,
+async fn order_leased<S: Orders>(
+    idem: &Idem<S>,
     gate: &Gate,
     key: &str,
     amount: i64,
@@ -66,20 +66,20 @@ async fn order_leased<P: Place>(
     Ok((0, amount, String::new()))
 }
 
-async fn join<P: Place>(
-    shop: &Shop<P>,
-    outer: &mut P::Outer,
+async fn join<S: Orders>(
+    shop: &Shop<S>,
+    outer: &mut S::Outer,
     key: &str,
     then: Then,
 ) -> Result<i64, Failure> {
-    let tx = P::connection(outer);
-    let answer = order_on::<P>(&shop.idem, tx, key, 5, then).await;
+    let tx = S::connection(outer);
+    let answer = order_on::<S>(&shop.idem, tx, key, 5, then).await;
     answer.map(|(_, amount, _)| amount)
 }
 
-async fn the_caller_commits_the_effect_and_the_record<P: Place>(shop: Arc<Shop<P>>) {
-    let mut outer = shop.place.begin().await;
-    P::order(P::connection(&mut outer), "before", 1)
+async fn the_caller_commits_the_effect_and_the_record<S: Orders>(shop: Arc<Shop<S>>) {
+    let mut outer = shop.database.begin().await;
+    S::order(S::connection(&mut outer), "before", 1)
         .await
         .unwrap();
     assert_eq!(
@@ -91,32 +91,32 @@ async fn the_caller_commits_the_effect_and_the_record<P: Place>(shop: Arc<Shop<P
         5
     );
     shop.assert_untouched("a").await;
-    P::commit(outer).await;
+    S::commit_outer(outer).await.unwrap();
     shop.assert_ordered_once("a").await;
     shop.assert_ordered_once("b").await;
     assert_eq!(shop.orders("before").await, 1);
     assert_eq!(order(&shop, "a", 5, Then::Panic).await.unwrap(), (1, 5));
 }
 
-async fn the_callers_rollback_removes_the_record<P: Place>(shop: Arc<Shop<P>>) {
-    let mut outer = shop.place.begin().await;
+async fn the_callers_rollback_removes_the_record<S: Orders>(shop: Arc<Shop<S>>) {
+    let mut outer = shop.database.begin().await;
     join(&shop, &mut outer, "a", Then::Succeed).await.unwrap();
-    P::rollback(outer).await;
+    S::rollback_outer(outer).await.unwrap();
     shop.assert_untouched("a").await;
     assert_eq!(order(&shop, "a", 5, Then::Succeed).await.unwrap(), (1, 5));
     shop.assert_ordered_once("a").await;
 }
 
-async fn an_error_rolls_back_only_the_call<P: Place>(shop: Arc<Shop<P>>) {
-    let mut outer = shop.place.begin().await;
-    P::order(P::connection(&mut outer), "before", 1)
+async fn an_error_rolls_back_only_the_call<S: Orders>(shop: Arc<Shop<S>>) {
+    let mut outer = shop.database.begin().await;
+    S::order(S::connection(&mut outer), "before", 1)
         .await
         .unwrap();
     join(&shop, &mut outer, "a", Then::Fail).await.unwrap_err();
-    P::order(P::connection(&mut outer), "after", 1)
+    S::order(S::connection(&mut outer), "after", 1)
         .await
         .unwrap();
-    P::commit(outer).await;
+    S::commit_outer(outer).await.unwrap();
     shop.assert_untouched("a").await;
     assert_eq!(
         (shop.orders("before").await, shop.orders("after").await),
@@ -124,16 +124,16 @@ async fn an_error_rolls_back_only_the_call<P: Place>(shop: Arc<Shop<P>>) {
     );
 }
 
-async fn a_terminal_error_is_stored_with_the_callers_commit<P: Place>(shop: Arc<Shop<P>>) {
-    let mut outer = shop.place.begin().await;
-    P::order(P::connection(&mut outer), "before", 1)
+async fn a_terminal_error_is_stored_with_the_callers_commit<S: Orders>(shop: Arc<Shop<S>>) {
+    let mut outer = shop.database.begin().await;
+    S::order(S::connection(&mut outer), "before", 1)
         .await
         .unwrap();
     let error = join(&shop, &mut outer, "a", Then::Decline)
         .await
         .unwrap_err();
     assert!(matches!(error, Failure::Declined(_)), "{error:?}");
-    P::commit(outer).await;
+    S::commit_outer(outer).await.unwrap();
     assert_eq!(
         (shop.orders("a").await, shop.orders("before").await),
         (0, 1)
@@ -141,11 +141,11 @@ async fn a_terminal_error_is_stored_with_the_callers_commit<P: Place>(shop: Arc<
     assert_eq!(shop.record("a").await.unwrap().state, State::Failed);
 }
 
-async fn a_dropped_call_is_rolled_back_before_the_connection_is_used_again<P: Place>(
-    shop: Arc<Shop<P>>,
+async fn a_dropped_call_is_rolled_back_before_the_connection_is_used_again<S: Orders>(
+    shop: Arc<Shop<S>>,
 ) {
-    let mut outer = shop.place.begin().await;
-    P::order(P::connection(&mut outer), "before", 1)
+    let mut outer = shop.database.begin().await;
+    S::order(S::connection(&mut outer), "before", 1)
         .await
         .unwrap();
     {
@@ -157,10 +157,10 @@ async fn a_dropped_call_is_rolled_back_before_the_connection_is_used_again<P: Pl
         }
         assert!(call.as_mut().now_or_never().is_none());
     }
-    P::order(P::connection(&mut outer), "after", 1)
+    S::order(S::connection(&mut outer), "after", 1)
         .await
         .unwrap();
-    P::commit(outer).await;
+    S::commit_outer(outer).await.unwrap();
     shop.assert_untouched("a").await;
     assert_eq!(
         (shop.orders("before").await, shop.orders("after").await),
@@ -168,18 +168,18 @@ async fn a_dropped_call_is_rolled_back_before_the_connection_is_used_again<P: Pl
     );
 }
 
-async fn a_duplicate_in_the_same_transaction_is_replayed<P: Place>(shop: Arc<Shop<P>>) {
-    let mut outer = shop.place.begin().await;
+async fn a_duplicate_in_the_same_transaction_is_replayed<S: Orders>(shop: Arc<Shop<S>>) {
+    let mut outer = shop.database.begin().await;
     for then in [Then::Succeed, Then::Panic] {
         assert_eq!(join(&shop, &mut outer, "a", then).await.unwrap(), 5);
     }
-    P::commit(outer).await;
+    S::commit_outer(outer).await.unwrap();
     shop.assert_ordered_once("a").await;
 }
 
 /// A waiting call in this process may get the value only once the caller has committed, and the caller never does.
-async fn a_duplicate_gets_no_uncommitted_outcome<P: Place>(shop: Arc<Shop<P>>) {
-    let mut outer = shop.place.begin().await;
+async fn a_duplicate_gets_no_uncommitted_outcome<S: Orders>(shop: Arc<Shop<S>>) {
+    let mut outer = shop.database.begin().await;
     let (gate, then) = Gate::held();
     let duplicate = || order_waiting(&shop, "a", 5, Then::Succeed, Duration::from_secs(20));
     let mut first = Box::pin(duplicate());
@@ -211,29 +211,29 @@ async fn a_duplicate_gets_no_uncommitted_outcome<P: Place>(shop: Arc<Shop<P>>) {
         assert_eq!(answer.unwrap(), 5);
     }
     assert!(second.as_mut().now_or_never().is_none());
-    P::rollback(outer).await;
+    S::rollback_outer(outer).await.unwrap();
     let (attempt, amount, _) = second.await.unwrap();
     assert_eq!((attempt, amount), (1, 5));
     shop.assert_ordered_once("a").await;
 }
 
 /// The call would commit a transaction that was begun with SQL text, because sqlx does not know of it.
-async fn a_connection_without_a_transaction_is_refused<P: Place>(shop: Arc<Shop<P>>) {
-    let mut own = shop.place.acquire().await;
+async fn a_connection_without_a_transaction_is_refused<S: Orders>(shop: Arc<Shop<S>>) {
+    let mut own = S::acquire(&shop.database.pool).await.unwrap();
     for begun_by_text in [false, true] {
-        let tx = P::lent(&mut own);
+        let tx = S::lent(&mut own);
         if begun_by_text {
-            P::text(tx, "BEGIN").await;
-            P::order(tx, "before", 1).await.unwrap();
+            S::text(tx, "BEGIN").await.unwrap();
+            S::order(tx, "before", 1).await.unwrap();
         }
-        let refused = order_on::<P>(&shop.idem, tx, "a", 5, Then::Panic).await;
+        let refused = order_on::<S>(&shop.idem, tx, "a", 5, Then::Panic).await;
         let error = idempotency(refused);
         assert!(
             matches!(error, Error::InvalidCall(InvalidCall::NoTransaction)),
             "{error:?}"
         );
         if begun_by_text {
-            P::text(tx, "ROLLBACK").await;
+            S::text(tx, "ROLLBACK").await.unwrap();
         }
         shop.assert_untouched("a").await;
         assert_eq!(shop.orders("before").await, 0);
@@ -242,10 +242,10 @@ async fn a_connection_without_a_transaction_is_refused<P: Place>(shop: Arc<Shop<
 
 /// The record of a leased call that crashed is taken over, although the transaction locks the record before it knows
 /// that the record has lapsed.
-async fn a_lapsed_record_is_taken_over<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_lapsed_record_is_taken_over<S: Orders>(shop: Arc<Shop<S>>) {
     let gate = Gate::new();
     let mut died =
-        std::mem::ManuallyDrop::new(Box::pin(order_leased::<P>(&shop.idem, &gate, "a", 5)));
+        std::mem::ManuallyDrop::new(Box::pin(order_leased::<S>(&shop.idem, &gate, "a", 5)));
     tokio::select! {
         answer = died.as_mut() => panic!("its body hangs: {answer:?}"),
         () = gate.entered() => {}
@@ -254,18 +254,18 @@ async fn a_lapsed_record_is_taken_over<P: Place>(shop: Arc<Shop<P>>) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let shop = shop.elsewhere();
-    let mut outer = shop.place.begin().await;
+    let mut outer = shop.database.begin().await;
     assert_eq!(
         join(&shop, &mut outer, "a", Then::Succeed).await.unwrap(),
         5
     );
-    P::commit(outer).await;
+    S::commit_outer(outer).await.unwrap();
     shop.assert_ordered_once("a").await;
 }
 
 /// A call may be dropped at any moment: the caller's changes before and after it are committed together.
-async fn a_call_that_is_dropped_at_any_poll_leaves_the_transaction_usable<P: Place>(
-    shop: Arc<Shop<P>>,
+async fn a_call_that_is_dropped_at_any_poll_leaves_the_transaction_usable<S: Orders>(
+    shop: Arc<Shop<S>>,
 ) {
     let mut dropped = 0;
     // Cold connections too: the first use of a statement, which prepares it, takes more round trips. On a busy machine
@@ -275,18 +275,18 @@ async fn a_call_that_is_dropped_at_any_poll_leaves_the_transaction_usable<P: Pla
         for polls in 0.. {
             let key = format!("{round}-{polls}");
             let (before, after) = (format!("before {key}"), format!("after {key}"));
-            let mut outer = shop.place.begin().await;
-            P::order(P::connection(&mut outer), &before, 1)
+            let mut outer = shop.database.begin().await;
+            S::order(S::connection(&mut outer), &before, 1)
                 .await
                 .unwrap();
             let answer = {
                 let mut call = Box::pin(join(&shop, &mut outer, &key, Then::Succeed));
                 poll_times(&mut call, polls).await
             };
-            P::order(P::connection(&mut outer), &after, 1)
+            S::order(S::connection(&mut outer), &after, 1)
                 .await
                 .unwrap();
-            P::commit(outer).await;
+            S::commit_outer(outer).await.unwrap();
             assert_eq!(
                 (shop.orders(&before).await, shop.orders(&after).await),
                 (1, 1),
@@ -329,10 +329,10 @@ async fn poll_times<F: Future + Unpin>(future: &mut F, polls: u32) -> Option<F::
 
 /// Makes an order and its parts, all or nothing.
 #[idempotent(key = key, ttl = "1h", name = "shop.basket", store = shop.idem, tx = tx, skip(shop, then))]
-async fn basket<P: Place>(shop: &Shop<P>, key: &str, then: Then) -> Result<i64, Failure> {
+async fn basket<S: Orders>(shop: &Shop<S>, key: &str, then: Then) -> Result<i64, Failure> {
     let mut sum = 0;
     for part in ["a", "b"] {
-        sum += order_on::<P>(&shop.idem, tx, part, 5, Then::Succeed)
+        sum += order_on::<S>(&shop.idem, tx, part, 5, Then::Succeed)
             .await?
             .1;
     }
@@ -345,7 +345,7 @@ async fn basket<P: Place>(shop: &Shop<P>, key: &str, then: Then) -> Result<i64, 
     }
 }
 
-async fn a_call_in_the_body_may_join<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_call_in_the_body_may_join<S: Orders>(shop: Arc<Shop<S>>) {
     basket(&shop, "k", Then::Fail).await.unwrap_err();
     shop.assert_untouched("a").await;
     assert_eq!(basket(&shop, "k", Then::Succeed).await.unwrap(), 10);
@@ -373,11 +373,11 @@ fn the_future_of_a_generic_call_is_send<S: TransactionalStore>(
 }
 
 /// Makes a call under `refuse` whose owner crashes.
-async fn die<P: Place>(shop: &Shop<P>) -> Record {
+async fn die<S: Orders>(shop: &Shop<S>) -> Record {
     let gate = Gate::new();
     // A process that crashes releases nothing, so the guard of this call must not either.
     let mut died =
-        std::mem::ManuallyDrop::new(Box::pin(order_once::<P>(&shop.idem, &gate, "a", 5)));
+        std::mem::ManuallyDrop::new(Box::pin(order_once::<S>(&shop.idem, &gate, "a", 5)));
     tokio::select! {
         answer = died.as_mut() => panic!("its body hangs: {answer:?}"),
         () = gate.entered() => {}
@@ -391,40 +391,39 @@ async fn die<P: Place>(shop: &Shop<P>) -> Record {
     }
 }
 
-async fn a_call_that_failed_may_be_made_again_in_the_same_transaction<P: Place>(
-    shop: Arc<Shop<P>>,
+async fn a_call_that_failed_may_be_made_again_in_the_same_transaction<S: Orders>(
+    shop: Arc<Shop<S>>,
 ) {
     let died = die(&shop).await;
-    let released = shop
-        .idem
-        .records()
-        .by(&crate::records::by_hand())
+    let released = crate::records::by_hand(&shop.idem)
         .release(&died.observation())
         .await;
     assert_eq!(released.unwrap(), Resolved::Done);
     let shop = shop.elsewhere();
-    let mut outer = shop.place.begin().await;
+    let mut outer = shop.database.begin().await;
     let failed = join(&shop, &mut outer, "a", Then::Fail).await;
     assert!(matches!(failed, Err(Failure::OutOfStock)), "{failed:?}");
     assert_eq!(
         join(&shop, &mut outer, "a", Then::Succeed).await.unwrap(),
         5
     );
-    P::commit(outer).await;
+    S::commit_outer(outer).await.unwrap();
     shop.assert_ordered_once("a").await;
 }
 
 /// A write to the record would wait for the caller's own transaction.
-async fn a_crashed_call_is_reported_although_the_transaction_is_open<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_crashed_call_is_reported_although_the_transaction_is_open<S: Orders>(
+    shop: Arc<Shop<S>>,
+) {
     die(&shop).await;
     let elsewhere = shop.elsewhere();
-    let mut outer = shop.place.begin().await;
-    P::order(P::connection(&mut outer), "before", 1)
+    let mut outer = shop.database.begin().await;
+    S::order(S::connection(&mut outer), "before", 1)
         .await
         .unwrap();
     let error = idempotency(join(&elsewhere, &mut outer, "a", Then::Panic).await);
     assert!(matches!(error, Error::Interrupted), "{error:?}");
-    P::commit(outer).await;
+    S::commit_outer(outer).await.unwrap();
     assert_eq!(shop.orders("before").await, 1);
 }
 
@@ -432,21 +431,24 @@ async fn a_crashed_call_is_reported_although_the_transaction_is_open<P: Place>(s
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 async fn on_mysql_the_callers_connection_may_be_the_last_one() {
-    let place = MySql::open().await;
+    let place = Database::open(places::mariadb()).await;
     let one = sqlx::mysql::MySqlPoolOptions::new()
         .max_connections(1)
-        .connect_with((*place.0.connect_options()).clone())
+        .connect_with(MySqlStore::options(&place.pool))
         .await
         .unwrap();
-    let idem = Idem::new(idem_runtime::MySqlStore::new(one.clone()));
+    let idem = Idem::new(MySqlStore::new(one.clone()));
     idem.store().migrate().await.unwrap();
-    let place = MySql(one);
-    let shop = Shop { idem, place };
-    let mut outer = shop.place.begin().await;
+    let database = Database {
+        pool: one,
+        files: None,
+    };
+    let shop = Shop { idem, database };
+    let mut outer = shop.database.begin().await;
     assert_eq!(
         join(&shop, &mut outer, "a", Then::Succeed).await.unwrap(),
         5
     );
-    MySql::commit(outer).await;
+    MySqlStore::commit_outer(outer).await.unwrap();
     shop.assert_ordered_once("a").await;
 }

@@ -5,24 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
-use idem_runtime::store::TransactionalStore;
 use idem_runtime::{Attempt, Call, Error, Idem, MySqlStore, PostgresStore, RunOptions};
 use idem_servers::{Options, Server};
+use idem_tests::places;
 use idem_tests::proxy::{Loss, Proxy};
+use idem_tests::sql::Sql as _;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Executor as _, PgPool};
 use tokio::sync::Barrier;
 
 use super::Failure;
-use super::places::{Connection, MySql, Place, PortablePostgres, Postgres, Sqlite, TABLE};
+use super::places::{Database, Orders, TABLE};
 
 fn call(key: &str) -> Call {
     Call::new("shop.order", key, &5, Duration::from_secs(600))
 }
 
 /// A store behind a proxy, on one connection.
-struct Line<S: TransactionalStore> {
+struct Line<S: Orders> {
     server: Server,
     proxy: Arc<Proxy>,
     idem: Idem<S>,
@@ -30,11 +31,11 @@ struct Line<S: TransactionalStore> {
     table: &'static str,
 }
 
-impl<S: TransactionalStore> Line<S> {
+impl<S: Orders> Line<S> {
     /// Makes an order, and loses this message of the commit. The completion, which precedes the commit, is not lost.
-    async fn order<P: Place<Store = S>>(&self, key: &str, loss: Loss) -> Result<u64, Failure> {
-        let body = async |tx: &mut Connection<P>, _| {
-            P::order(tx, key, 5).await?;
+    async fn order(&self, key: &str, loss: Loss) -> Result<u64, Failure> {
+        let body = async |tx: &mut S::Connection, _| {
+            S::order(tx, key, 5).await?;
             self.proxy.lose_later(loss, 1);
             Ok(7)
         };
@@ -45,10 +46,10 @@ impl<S: TransactionalStore> Line<S> {
 
     /// Makes an order in a step of a leased call, and loses this message of its commit. The statement that saves the
     /// step, which precedes the commit, is not lost.
-    async fn step<P: Place<Store = S>>(&self, key: &str, loss: Loss) -> Result<u64, Failure> {
+    async fn step(&self, key: &str, loss: Loss) -> Result<u64, Failure> {
         let body = async |attempt: Attempt| {
-            let step = attempt.step_tx(&self.idem, "order", async |tx: &mut Connection<P>| {
-                P::order(tx, key, 5).await?;
+            let step = attempt.step_tx(&self.idem, "order", async |tx: &mut S::Connection| {
+                S::order(tx, key, 5).await?;
                 self.proxy.lose_later(loss, 1);
                 Ok::<_, Failure>(7)
             });
@@ -57,21 +58,21 @@ impl<S: TransactionalStore> Line<S> {
         self.idem.run_with(call(key), RunOptions::new(), body).await
     }
 
-    async fn the_outcome_of_a_lost_step_commit_is_determined<P: Place<Store = S>>(&self) {
-        assert_eq!(self.step::<P>("step-warm", Loss::None).await.unwrap(), 7);
+    async fn the_outcome_of_a_lost_step_commit_is_determined(&self) {
+        assert_eq!(self.step("step-warm", Loss::None).await.unwrap(), 7);
 
         // When the commit was done and its acknowledgement is lost, then the step is done, and its value is saved.
-        assert_eq!(self.step::<P>("step-reply", Loss::Reply).await.unwrap(), 7);
+        assert_eq!(self.step("step-reply", Loss::Reply).await.unwrap(), 7);
         assert!(self.proxy.has_lost());
         assert_eq!(self.orders("step-reply"), "1");
 
         // When the commit never arrived, then the step has not happened, and nothing is unknown: the key is free.
-        assert_eq!(self.step::<P>("step-again", Loss::None).await.unwrap(), 7);
-        let error = super::idempotency(self.step::<P>("step-request", Loss::Request).await);
+        assert_eq!(self.step("step-again", Loss::None).await.unwrap(), 7);
+        let error = super::idempotency(self.step("step-request", Loss::Request).await);
         assert!(self.proxy.has_lost());
         assert!(error.is_retryable(), "{error:?}");
         assert_eq!(self.orders("step-request"), "0");
-        assert_eq!(self.step::<P>("step-request", Loss::None).await.unwrap(), 7);
+        assert_eq!(self.step("step-request", Loss::None).await.unwrap(), 7);
         assert_eq!(self.orders("step-request"), "1");
     }
 
@@ -81,24 +82,24 @@ impl<S: TransactionalStore> Line<S> {
         said.lines().last().unwrap_or_default().trim().to_owned()
     }
 
-    async fn the_outcome_of_a_lost_commit_is_determined<P: Place<Store = S>>(&self) {
+    async fn the_outcome_of_a_lost_commit_is_determined(&self) {
         // From now on the statements are prepared, so that each is one message.
-        assert_eq!(self.order::<P>("warm", Loss::None).await.unwrap(), 7);
+        assert_eq!(self.order("warm", Loss::None).await.unwrap(), 7);
 
         // When the commit was done and its acknowledgement is lost, then the caller gets its value.
-        assert_eq!(self.order::<P>("reply", Loss::Reply).await.unwrap(), 7);
+        assert_eq!(self.order("reply", Loss::Reply).await.unwrap(), 7);
         assert!(self.proxy.has_lost());
         assert_eq!(self.orders("reply"), "1");
 
         // When the commit never arrived, then nothing has happened, and the caller may retry.
-        assert_eq!(self.order::<P>("again", Loss::None).await.unwrap(), 7);
-        let error = super::idempotency(self.order::<P>("request", Loss::Request).await);
+        assert_eq!(self.order("again", Loss::None).await.unwrap(), 7);
+        let error = super::idempotency(self.order("request", Loss::Request).await);
         assert!(self.proxy.has_lost());
         assert!(error.is_retryable(), "{error:?}");
         let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
         loop {
             // The server may not have noticed yet that the connection is gone.
-            match self.order::<P>("request", Loss::None).await {
+            match self.order("request", Loss::None).await {
                 Err(Failure::Idempotency(error)) if error.is_retryable() => {
                     assert!(tokio::time::Instant::now() < deadline, "{error:?}");
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -138,10 +139,8 @@ async fn the_outcome_of_a_lost_commit_is_determined_on_postgres() {
         idem,
         table: "public.orders",
     };
-    line.the_outcome_of_a_lost_commit_is_determined::<Postgres>()
-        .await;
-    line.the_outcome_of_a_lost_step_commit_is_determined::<Postgres>()
-        .await;
+    line.the_outcome_of_a_lost_commit_is_determined().await;
+    line.the_outcome_of_a_lost_step_commit_is_determined().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,10 +164,8 @@ async fn the_outcome_of_a_lost_commit_is_determined_on_maria_db() {
         idem,
         table: "mysql.orders",
     };
-    line.the_outcome_of_a_lost_commit_is_determined::<MySql>()
-        .await;
-    line.the_outcome_of_a_lost_step_commit_is_determined::<MySql>()
-        .await;
+    line.the_outcome_of_a_lost_commit_is_determined().await;
+    line.the_outcome_of_a_lost_step_commit_is_determined().await;
 }
 
 /// Makes an order, but only if there are fewer than two.
@@ -177,11 +174,11 @@ async fn order_within_stock(
     key: &str,
     together: Option<&Barrier>,
 ) -> Result<i64, Failure> {
-    let body = async |tx: &mut Connection<Postgres>, _| {
+    let body = async |tx: &mut sqlx::PgConnection, _| {
         let taken: i64 = sqlx::query_scalar("SELECT count(*) FROM orders")
             .fetch_one(&mut *tx)
             .await?;
-        Postgres::order(tx, key, 5).await?;
+        PostgresStore::order(tx, key, 5).await?;
         if let Some(together) = together {
             together.wait().await;
         }
@@ -196,23 +193,23 @@ async fn order_within_stock(
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_serialization_failure_rolls_back_the_claim() {
-    rolls_back_the_claim(Postgres::open().await).await;
+    rolls_back_the_claim(Database::open(places::postgres()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_serialization_failure_rolls_back_the_claim_in_the_portable_form() {
-    rolls_back_the_claim(Postgres(PortablePostgres::open().await.0)).await;
+    rolls_back_the_claim(Database::open(places::postgres_portable()).await).await;
 }
 
-async fn rolls_back_the_claim(place: Postgres) {
+async fn rolls_back_the_claim(place: Database<PostgresStore>) {
     let serializable = PgPoolOptions::new().after_connect(|connection, _| {
         Box::pin(async move {
             let set = "SET default_transaction_isolation = 'serializable'";
             connection.execute(set).await.map(drop)
         })
     });
-    let options = (*place.0.connect_options()).clone();
+    let options = PostgresStore::options(&place.pool);
     let pool: PgPool = serializable.connect_with(options).await.unwrap();
     let idem = Idem::new(PostgresStore::new(pool));
     idem.store().migrate().await.unwrap();
@@ -240,15 +237,12 @@ async fn rolls_back_the_claim(place: Postgres) {
 
 /// The application runs this crate's SQL among its own migrations. The store is used before it has checked its tables
 /// itself, and afterwards.
-async fn tables_created_by_the_applications_migrations_work<P: Place>(place: P)
-where
-    P::Store: super::places::Migrate,
-{
+async fn tables_created_by_the_applications_migrations_work<S: Orders>(place: Database<S>) {
     let idem = Idem::new(place.store());
     for key in ["a", "b"] {
         let ordered: Result<u64, Failure> = idem
             .run_in_transaction(call(key), RunOptions::new(), async |tx, _| {
-                P::order(tx, key, 5).await?;
+                S::order(tx, key, 5).await?;
                 Ok(1)
             })
             .await;
@@ -261,7 +255,7 @@ where
             )
             .await;
         assert_eq!(stepped.unwrap(), 2);
-        super::places::Migrate::migrate_for_tests(idem.store()).await;
+        idem.store().create_tables().await.unwrap();
         assert_eq!(place.orders(key).await, 1);
     }
 }
@@ -276,23 +270,23 @@ async fn migrator(dialect: &str) -> sqlx::migrate::Migrator {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_applications_migrations_create_the_tables_on_sqlite() {
-    let place = Sqlite::open().await;
-    migrator("sqlite").await.run(place.pool()).await.unwrap();
+    let place = Database::open(places::sqlite()).await;
+    migrator("sqlite").await.run(&place.pool).await.unwrap();
     tables_created_by_the_applications_migrations_work(place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn the_applications_migrations_create_the_tables_on_postgres() {
-    let place = Postgres::open().await;
-    migrator("postgres").await.run(&place.0).await.unwrap();
+    let place = Database::open(places::postgres()).await;
+    migrator("postgres").await.run(&place.pool).await.unwrap();
     tables_created_by_the_applications_migrations_work(place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 async fn the_applications_migrations_create_the_tables_on_mysql() {
-    let place = MySql::open().await;
-    migrator("mysql").await.run(&place.0).await.unwrap();
+    let place = Database::open(places::mariadb()).await;
+    migrator("mysql").await.run(&place.pool).await.unwrap();
     tables_created_by_the_applications_migrations_work(place).await;
 }

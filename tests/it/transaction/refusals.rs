@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::{Call, Error, Idem, InvalidCall, MemoryStore, RunOptions, Store, idempotent};
+use idem_tests::on_stores;
 
-use super::places::Place;
-use super::{Failure, OPERATION, Shop, on_every_store};
+use super::places::Orders;
+use super::{Failure, OPERATION, Shop};
 
-on_every_store! {
+on_stores! { [transactions] Shop::open:
     a_leased_call_in_the_body_is_refused,
     another_transaction_in_the_body_is_refused,
     a_call_on_another_store_in_the_body_is_allowed,
@@ -52,7 +53,7 @@ fn assert_inside<T: std::fmt::Debug>(answer: Result<T, Failure>) {
     );
 }
 
-async fn a_leased_call_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_leased_call_in_the_body_is_refused<S: Orders>(shop: Arc<Shop<S>>) {
     let answer: Result<u64, Failure> = shop
         .idem
         .run_in_transaction(call("a"), RunOptions::new(), async |_, _| {
@@ -68,7 +69,7 @@ async fn a_leased_call_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>) {
     order_leased(&shop.idem, "b", 5, false).await.unwrap();
 }
 
-async fn another_transaction_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>) {
+async fn another_transaction_in_the_body_is_refused<S: Orders>(shop: Arc<Shop<S>>) {
     let answer: Result<u64, Failure> = shop
         .idem
         .run_in_transaction(call("a"), RunOptions::new(), async |_, _| {
@@ -80,7 +81,7 @@ async fn another_transaction_in_the_body_is_refused<P: Place>(shop: Arc<Shop<P>>
     shop.assert_untouched("b").await;
 }
 
-async fn a_call_on_another_store_in_the_body_is_allowed<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_call_on_another_store_in_the_body_is_allowed<S: Orders>(shop: Arc<Shop<S>>) {
     let other = Idem::new(MemoryStore::new());
     let answer: Result<i64, Failure> = shop
         .idem
@@ -92,7 +93,7 @@ async fn a_call_on_another_store_in_the_body_is_allowed<P: Place>(shop: Arc<Shop
     assert_eq!(answer.unwrap(), 5);
 }
 
-async fn options_for_crashes_are_refused<P: Place>(shop: Arc<Shop<P>>) {
+async fn options_for_crashes_are_refused<S: Orders>(shop: Arc<Shop<S>>) {
     let handlings: [(Call, RunOptions<'_, u64, Failure>); 5] = [
         (call("a").lease(Duration::from_secs(1)), RunOptions::new()),
         (

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use idem_runtime::{Call, Error, Idem, RunOptions, SqliteStore, idempotent};
+use idem_tests::places;
 use sqlx::SqliteConnection;
 
-use super::places::{Place as _, Sqlite};
+use super::places::Orders as _;
 use super::{Failure, Shop};
 
 #[async_trait]
@@ -25,13 +26,13 @@ struct Service {
 impl Orders for Service {
     #[idempotent(key = key, ttl = "1h", name = "orders.place", store = self.idem, tx = connection)]
     async fn place(&self, key: &str, amount: i64) -> Result<i64, Failure> {
-        Sqlite::order(connection, key, amount).await?;
+        SqliteStore::order(connection, key, amount).await?;
         self.add(connection, key).await
     }
 
     #[idempotent(key = key, ttl = "1h", name = "orders.add", store = self.idem, tx = tx)]
     async fn add(&self, tx: &mut SqliteConnection, key: &str) -> Result<i64, Failure> {
-        Sqlite::order(tx, key, 1).await?;
+        SqliteStore::order(tx, key, 1).await?;
         let nested = sqlx::Connection::begin(&mut *tx).await?;
         nested.rollback().await?;
         Ok(2)
@@ -45,7 +46,7 @@ async fn on_a_transaction(
     tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>,
     key: &str,
 ) -> Result<(), Failure> {
-    Ok(Sqlite::order(&mut *tx, key, 1).await?)
+    Ok(SqliteStore::order(&mut *tx, key, 1).await?)
 }
 
 #[idempotent(key = key, ttl = "1h", store = idem, tx = tx)]
@@ -54,7 +55,7 @@ async fn on_a_connection(
     tx: &mut SqliteConnection,
     key: &str,
 ) -> Result<(), Failure> {
-    Ok(Sqlite::order(&mut *tx, key, 1).await?)
+    Ok(SqliteStore::order(&mut *tx, key, 1).await?)
 }
 
 fn is_handler<F: Future + Send + 'static>(_: &impl Fn(Arc<Service>, String) -> F) {}
@@ -64,7 +65,7 @@ async fn methods_of_async_traits_and_handlers_may_use_tx() {
     // Given a handler as web frameworks require it: its future is `Send` and borrows nothing.
     let handler = |service: Arc<Service>, key: String| async move { service.place(&key, 5).await };
     is_handler(&handler);
-    let shop = Shop::<Sqlite>::open().await;
+    let shop = Shop::open(places::sqlite()).await;
     let service = Arc::new(Service {
         idem: Arc::new(shop.idem.clone()),
     });
@@ -79,23 +80,23 @@ async fn methods_of_async_traits_and_handlers_may_use_tx() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_and_a_connection_can_be_joined() {
-    let shop = Shop::<Sqlite>::open().await;
-    let mut outer = shop.place.begin().await;
+    let shop = Shop::open(places::sqlite()).await;
+    let mut outer = shop.database.begin().await;
     on_a_transaction(&shop.idem, &mut outer, "a").await.unwrap();
     on_a_connection(&shop.idem, &mut outer, "b").await.unwrap();
-    Sqlite::commit(outer).await;
+    outer.commit().await.unwrap();
     assert_eq!((shop.orders("a").await, shop.orders("b").await), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_without_the_macro() {
-    let shop = Shop::<Sqlite>::open().await;
+    let shop = Shop::open(places::sqlite()).await;
     let call = |key: &str| Call::new("orders.place", key, &5, Duration::from_secs(60));
     for _ in 0..2 {
         let answer: Result<u32, Failure> = shop
             .idem
             .run_in_transaction(call("a"), RunOptions::new(), async |tx, attempt| {
-                Sqlite::order(tx, "a", 5).await?;
+                SqliteStore::order(tx, "a", 5).await?;
                 attempt.renew().await?;
                 Ok(attempt.number())
             })
@@ -104,23 +105,23 @@ async fn transactions_without_the_macro() {
     }
     assert_eq!(shop.orders("a").await, 1);
 
-    let mut outer = shop.place.begin().await;
+    let mut outer = shop.database.begin().await;
     let answer: Result<(), Error> = shop
         .idem
         .join_transaction(&mut outer, call("b"), RunOptions::new(), async |tx, _| {
-            Sqlite::order(tx, "b", 5).await.unwrap();
+            SqliteStore::order(tx, "b", 5).await.unwrap();
             Ok(())
         })
         .await;
     answer.unwrap();
-    Sqlite::rollback(outer).await;
+    outer.rollback().await.unwrap();
     assert_eq!(shop.orders("b").await, 0);
 }
 
 /// An attempt that outlives its transaction no longer owns the record.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_ends_with_its_transaction() {
-    let shop = Shop::<Sqlite>::open().await;
+    let shop = Shop::open(places::sqlite()).await;
     for fails in [true, false] {
         let call = Call::new("orders.place", "a", &5, Duration::from_secs(60));
         let mut ended = None;
@@ -145,7 +146,7 @@ async fn an_attempt_ends_with_its_transaction() {
 /// The purge examines a record when it expires, not an hour later.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_record_of_a_transaction_is_purged_soon_after_its_retention() {
-    let shop = Shop::<Sqlite>::open().await;
+    let shop = Shop::open(places::sqlite()).await;
     let call = Call::new("orders.place", "a", &5, Duration::from_secs(60));
     let answer: Result<(), Error> = shop
         .idem
@@ -154,7 +155,7 @@ async fn the_record_of_a_transaction_is_purged_soon_after_its_retention() {
     answer.unwrap();
     let late: i64 =
         sqlx::query_scalar("SELECT purge_after - ended_at - retention FROM idem_records")
-            .fetch_one(shop.place.pool())
+            .fetch_one(&shop.database.pool)
             .await
             .unwrap();
     assert!((0..=60_000_000).contains(&late), "{late} µs");

@@ -7,13 +7,14 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use idem_runtime::record::Owner;
 use idem_runtime::store::FencedWrite;
-use idem_runtime::{Attempt, Call, Error, InvalidCall, RunOptions, State, Store as _, idempotent};
+use idem_runtime::{Attempt, Call, Error, InvalidCall, RunOptions, State, idempotent};
+use idem_tests::on_stores;
 
-use super::places::{Connection, Place};
+use super::places::Orders;
 use super::refusals::order_leased;
-use super::{Failure, Gate, OPERATION, Shop, idempotency, on_every_server, on_every_store};
+use super::{Failure, Gate, OPERATION, Shop, idempotency};
 
-on_every_store! {
+on_stores! { [transactions] Shop::open:
     a_step_that_is_committed_is_not_run_again,
     an_annotated_call_can_use_transactional_steps_in_tasks,
     a_step_that_fails_is_rolled_back_and_may_run_again,
@@ -30,15 +31,17 @@ on_every_store! {
 mod lost_meanwhile {
     use super::*;
 
-    on_every_server! {
+    on_stores! { [transactions server] Shop::open:
         a_step_that_lost_its_record_while_it_ran_is_rolled_back,
     }
 
-    async fn a_step_that_lost_its_record_while_it_ran_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
+    async fn a_step_that_lost_its_record_while_it_ran_is_rolled_back<S: Orders>(
+        shop: Arc<Shop<S>>,
+    ) {
         let answer = shop
             .run("a", async |attempt| {
                 let step = attempt.step_tx(&shop.idem, "order", async |tx| {
-                    P::order(tx, "a", 5).await?;
+                    S::order(tx, "a", 5).await?;
                     shop.take_away("a").await;
                     Ok::<_, Failure>(1)
                 });
@@ -55,7 +58,7 @@ fn call(key: &str) -> Call {
     Call::new(OPERATION, key, &5, Duration::from_secs(600)).lease(Duration::from_secs(600))
 }
 
-impl<P: Place> Shop<P> {
+impl<S: Orders> Shop<S> {
     async fn run(
         &self,
         key: &str,
@@ -67,7 +70,7 @@ impl<P: Place> Shop<P> {
     /// Runs the usual step.
     async fn step(&self, attempt: &Attempt, key: &str) -> Result<u64, Failure> {
         let step = attempt.step_tx(&self.idem, "order", async |tx| {
-            P::order(tx, key, 5).await?;
+            S::order(tx, key, 5).await?;
             Ok(7)
         });
         step.await
@@ -86,7 +89,7 @@ impl<P: Place> Shop<P> {
     }
 }
 
-async fn a_step_that_is_committed_is_not_run_again<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_step_that_is_committed_is_not_run_again<S: Orders>(shop: Arc<Shop<S>>) {
     let failed = shop.run("a", async |attempt| {
         assert_eq!(shop.step(&attempt, "a").await?, 7);
         // The step is committed before the call ends.
@@ -107,18 +110,18 @@ async fn a_step_that_is_committed_is_not_run_again<P: Place>(shop: Arc<Shop<P>>)
 }
 
 #[idempotent(key = key, ttl = "1h", name = "shop.checkout", store = shop.idem, attempt = attempt, skip(shop))]
-async fn checkout<P: Place>(shop: Arc<Shop<P>>, key: String) -> Result<u64, Failure> {
+async fn checkout<S: Orders>(shop: Arc<Shop<S>>, key: String) -> Result<u64, Failure> {
     let number = attempt
-        .step_tx(&shop.idem, "order", async |tx: &mut Connection<P>| {
-            P::order(tx, &key, 5).await?;
-            P::order(&mut *tx, &key, 6).await?;
+        .step_tx(&shop.idem, "order", async |tx: &mut S::Connection| {
+            S::order(tx, &key, 5).await?;
+            S::order(&mut *tx, &key, 6).await?;
             Ok::<_, Failure>(7)
         })
         .await?;
     attempt.step("mail", async || Ok(number + 1)).await
 }
 
-async fn an_annotated_call_can_use_transactional_steps_in_tasks<P: Place>(shop: Arc<Shop<P>>) {
+async fn an_annotated_call_can_use_transactional_steps_in_tasks<S: Orders>(shop: Arc<Shop<S>>) {
     for _ in 0..2 {
         let task = tokio::spawn(checkout(Arc::clone(&shop), "a".to_owned()));
         assert_eq!(task.await.unwrap().unwrap(), 8);
@@ -126,18 +129,18 @@ async fn an_annotated_call_can_use_transactional_steps_in_tasks<P: Place>(shop: 
     assert_eq!(shop.orders("a").await, 2);
 }
 
-async fn a_step_that_fails_is_rolled_back_and_may_run_again<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_step_that_fails_is_rolled_back_and_may_run_again<S: Orders>(shop: Arc<Shop<S>>) {
     let answer = shop.run("a", async |attempt| {
         let failed = attempt.step_tx(&shop.idem, "order", async |tx| {
-            P::order(tx, "a", 5).await?;
+            S::order(tx, "a", 5).await?;
             Err::<u64, _>(Failure::OutOfStock)
         });
         assert!(matches!(failed.await, Err(Failure::OutOfStock)));
         assert_eq!(shop.orders("a").await, 0);
         // A statement that the database rejects rolls the step back, too.
         let refused = attempt.step_tx(&shop.idem, "order", async |tx| {
-            P::order(tx, "a", 5).await?;
-            P::order_nothing(tx).await?;
+            S::order(tx, "a", 5).await?;
+            S::order_nothing(tx).await?;
             Ok::<u64, Failure>(1)
         });
         assert!(matches!(refused.await, Err(Failure::Database(_))));
@@ -147,10 +150,10 @@ async fn a_step_that_fails_is_rolled_back_and_may_run_again<P: Place>(shop: Arc<
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_panic_rolls_the_step_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_panic_rolls_the_step_back<S: Orders>(shop: Arc<Shop<S>>) {
     let answer = shop.run("a", async |attempt| {
         let step = attempt.step_tx(&shop.idem, "order", async |tx| -> Result<u64, Failure> {
-            P::order(tx, "a", 5).await?;
+            S::order(tx, "a", 5).await?;
             panic!("as asked")
         });
         AssertUnwindSafe(step).catch_unwind().await.unwrap_err();
@@ -160,11 +163,11 @@ async fn a_panic_rolls_the_step_back<P: Place>(shop: Arc<Shop<P>>) {
     shop.is_free_and_orders("a").await;
 }
 
-async fn a_dropped_step_is_rolled_back_and_may_run_again<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_dropped_step_is_rolled_back_and_may_run_again<S: Orders>(shop: Arc<Shop<S>>) {
     let gate = Gate::new();
     let answer = shop.run("a", async |attempt| {
         let step = attempt.step_tx(&shop.idem, "order", async |tx| {
-            P::order(tx, "a", 5).await?;
+            S::order(tx, "a", 5).await?;
             gate.pass().await;
             Ok::<u64, Failure>(1)
         });
@@ -178,7 +181,7 @@ async fn a_dropped_step_is_rolled_back_and_may_run_again<P: Place>(shop: Arc<Sho
     shop.is_free_and_orders("a").await;
 }
 
-impl<P: Place> Shop<P> {
+impl<S: Orders> Shop<S> {
     /// Asserts that nothing is unknown: the next call need not wait for the lease.
     async fn is_free_and_orders(&self, key: &str) {
         assert_eq!(self.record(key).await.unwrap().state, State::Released);
@@ -188,7 +191,7 @@ impl<P: Place> Shop<P> {
     }
 }
 
-async fn a_step_of_a_lost_record_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_step_of_a_lost_record_is_rolled_back<S: Orders>(shop: Arc<Shop<S>>) {
     let answer = shop.run("a", async |attempt| {
         shop.take_away("a").await;
         let lost = shop.step(&attempt, "a").await;
@@ -202,10 +205,10 @@ async fn a_step_of_a_lost_record_is_rolled_back<P: Place>(shop: Arc<Shop<P>>) {
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_result_that_cannot_be_stored_rolls_the_step_back<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_result_that_cannot_be_stored_rolls_the_step_back<S: Orders>(shop: Arc<Shop<S>>) {
     let answer = shop.run("a", async |attempt| {
         let step = attempt.step_tx(&shop.idem, "order", async |tx| {
-            P::order(tx, "a", 5).await?;
+            S::order(tx, "a", 5).await?;
             Ok::<_, Failure>("x".repeat(2 << 20))
         });
         let error = idempotency(step.await);
@@ -220,7 +223,7 @@ async fn a_result_that_cannot_be_stored_rolls_the_step_back<P: Place>(shop: Arc<
     shop.assert_ordered_once("a").await;
 }
 
-async fn another_handle_is_refused<P: Place>(shop: Arc<Shop<P>>) {
+async fn another_handle_is_refused<S: Orders>(shop: Arc<Shop<S>>) {
     let elsewhere = shop.elsewhere();
     let answer = shop.run("a", async |attempt| {
         let error = idempotency(elsewhere.step(&attempt, "a").await);
@@ -230,7 +233,7 @@ async fn another_handle_is_refused<P: Place>(shop: Arc<Shop<P>>) {
         );
         let clone = shop.idem.clone();
         let step = attempt.step_tx(&clone, "order", async |tx| {
-            P::order(tx, "a", 5).await?;
+            S::order(tx, "a", 5).await?;
             Ok::<_, Failure>(7)
         });
         step.await
@@ -247,10 +250,10 @@ fn assert_inside<T: std::fmt::Debug>(answer: Result<T, Error>) {
     );
 }
 
-async fn calls_that_could_wait_for_the_step_are_refused<P: Place>(shop: Arc<Shop<P>>) {
+async fn calls_that_could_wait_for_the_step_are_refused<S: Orders>(shop: Arc<Shop<S>>) {
     let answer = shop.run("a", async |attempt| {
         let step = attempt.step_tx(&shop.idem, "order", async |tx| {
-            P::order(tx, "a", 5).await?;
+            S::order(tx, "a", 5).await?;
             let leased = order_leased(&shop.idem, "b", 5, false).await;
             assert_inside(leased.map_err(|error| idempotency::<()>(Err(error))));
             assert_inside(attempt.step("mail", async || Ok(1)).await);
@@ -269,9 +272,9 @@ async fn calls_that_could_wait_for_the_step_are_refused<P: Place>(shop: Arc<Shop
     assert_eq!(shop.orders("b").await, 0);
 }
 
-async fn a_transactional_call_has_no_transactional_steps<P: Place>(shop: Arc<Shop<P>>) {
+async fn a_transactional_call_has_no_transactional_steps<S: Orders>(shop: Arc<Shop<S>>) {
     let call = Call::new(OPERATION, "a", &5, Duration::from_secs(600));
-    let body = async |_: &mut Connection<P>, attempt: Attempt| shop.step(&attempt, "a").await;
+    let body = async |_: &mut S::Connection, attempt: Attempt| shop.step(&attempt, "a").await;
     let answer = shop.idem.run_in_transaction(call, RunOptions::new(), body);
     let error = idempotency(answer.await);
     assert!(
@@ -284,7 +287,7 @@ async fn a_transactional_call_has_no_transactional_steps<P: Place>(shop: Arc<Sho
     shop.assert_untouched("a").await;
 }
 
-async fn names_are_shared_with_steps_outside_of_transactions<P: Place>(shop: Arc<Shop<P>>) {
+async fn names_are_shared_with_steps_outside_of_transactions<S: Orders>(shop: Arc<Shop<S>>) {
     let answer = shop.run("a", async |attempt| {
         attempt
             .step("order", async || Ok::<u64, Failure>(7))
