@@ -15,6 +15,7 @@ mod items;
 mod manifests;
 mod pages;
 mod paths;
+mod stores;
 mod texts;
 mod versions;
 
