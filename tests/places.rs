@@ -37,6 +37,8 @@ use crate::sql::Sql;
 ///
 /// - `transactions`: the records are in an SQL database, with `tx`, saved steps and an outbox
 /// - `server`: the database has a server, so that several processes can wait for each other
+/// - `versions`: there were earlier versions of the tables
+/// - `cascades`: the database deletes the steps of a record that another program deletes
 /// - `recovery`: the store keeps recovery inputs
 /// - `operators`: the store is one for the command and the console
 /// - `clients`: HTTP clients in other languages are tried here
@@ -48,19 +50,19 @@ macro_rules! places {
     ($reader:ident $arguments:tt) => {
         $crate::$reader! { $arguments memory, Arc<MemoryStore>, [], [], memory_home(), [] }
         $crate::$reader! { $arguments sqlite, SqliteStore, [], [], file(),
-            [transactions recovery operators clients] }
+            [transactions versions cascades recovery operators clients] }
         $crate::$reader! { $arguments postgres, PostgresStore,
             ["needs PostgreSQL: cargo xtask test runs it"], [POSTGRES], database(backends::postgres),
-            [transactions server recovery operators clients] }
+            [transactions server versions cascades recovery operators clients] }
         $crate::$reader! { $arguments postgres_portable, PostgresStore,
             ["needs PostgreSQL: cargo xtask test runs it"], [POSTGRES], database(backends::postgres_portable),
             [transactions server recovery operators] }
         $crate::$reader! { $arguments mariadb, MySqlStore,
             ["needs MariaDB: cargo xtask test runs it"], [MARIADB], database(backends::mariadb),
-            [transactions server recovery operators] }
+            [transactions server versions recovery operators] }
         $crate::$reader! { $arguments mysql, MySqlStore,
             ["needs MySQL: cargo xtask test runs it"], [MYSQL], database(backends::mysql),
-            [transactions server recovery operators] }
+            [transactions server versions recovery operators] }
         $crate::$reader! { $arguments redis, RedisStore,
             ["needs Redis: cargo xtask test runs it"], [REDIS], database(redis_keys), [operators] }
         $crate::$reader! { $arguments redis_cluster, RedisStore,
@@ -156,6 +158,9 @@ macro_rules! where_it_can {
         $crate::where_it_can! { [$($word)*] $all $all $($then)* }
     };
     ([server $($word:ident)*] [server $($can:ident)*] $all:tt $($then:tt)*) => {
+        $crate::where_it_can! { [$($word)*] $all $all $($then)* }
+    };
+    ([versions $($word:ident)*] [versions $($can:ident)*] $all:tt $($then:tt)*) => {
         $crate::where_it_can! { [$($word)*] $all $all $($then)* }
     };
     ([recovery $($word:ident)*] [recovery $($can:ident)*] $all:tt $($then:tt)*) => {
@@ -350,16 +355,12 @@ impl Backend for RedisStore {
     }
 
     async fn open(keys: &RedisKeys) -> anyhow::Result<Self> {
+        let address = Self::address(keys)?;
         let (store, prefix) = match keys {
-            RedisKeys::One(keys) => {
-                // As the connections of a store: the handle has the time limits.
-                let config = ConnectionManagerConfig::new().set_response_timeout(None);
-                let connection = keys.client.get_connection_manager_with_config(config);
-                (Self::new(connection.await?), &keys.prefix)
-            }
+            RedisKeys::One(keys) => (Self::connect(&address).await?, &keys.prefix),
             RedisKeys::Cluster(keys) => {
-                let connection = keys.client.get_async_connection().await?;
-                (Self::new(connection), &keys.prefix)
+                let nodes = address.split(',').map(str::trim);
+                (Self::connect_cluster(nodes).await?, &keys.prefix)
             }
         };
         Ok(store.with_prefix(prefix)?)

@@ -8,7 +8,7 @@ use idem_tests::on_stores;
 use crate::records::{claim, outcome, own};
 use crate::steps::Tables;
 
-on_stores! { [transactions] Tables::open:
+on_stores! { [versions] Tables::open:
     tables_of_the_version_before_are_migrated,
     processes_of_the_version_before_still_run,
 }
