@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::sql::Sql;
 
-const TABLE: &str =
-    "CREATE TABLE ledger (charge VARCHAR(40) NOT NULL, receipt VARCHAR(40) NOT NULL)";
+const TABLE: &str = "CREATE TABLE ledger (charge VARCHAR(40) NOT NULL, receipt VARCHAR(40) NOT NULL, PRIMARY KEY (charge, receipt))";
 
 /// Maximum of connections of a pool.
 const CONNECTIONS: u32 = 10;

@@ -40,7 +40,8 @@ pub struct GroupReplication {
 impl GroupReplication {
     /// Starts the members, and waits until each of them finds all of them online. The first one is a primary.
     ///
-    /// A member that does not answer is expelled after five seconds.
+    /// A member that does not answer is expelled after twenty seconds: five until the others suspect it, and the rest for a
+    /// machine that is busy.
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ impl GroupReplication {
                 .set(&group("ip-allowlist"), "127.0.0.1/8")
                 .set(&group("single-primary-mode"), single)
                 .set(&group("enforce-update-everywhere-checks"), checked)
-                .set(&group("member-expel-timeout"), "0")
+                .set(&group("member-expel-timeout"), "15")
                 // The user of a member that fetches missing writes has `caching_sha2_password`.
                 .set(&group("recovery-get-public-key"), "ON")
         };
