@@ -33,7 +33,6 @@ mod worker;
 mod world;
 
 // Names that the runtime's sources use.
-use idem_reference::Defect;
 use idem_store::{key, random, record};
 
 pub use crate::driver::{Report, run};

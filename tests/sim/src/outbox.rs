@@ -17,7 +17,7 @@ use std::time::Duration;
 use idem_runtime::Error;
 
 use self::search::MessageSearch;
-use self::shared::{Counters, Failure, Handler, RelaySettings, RelayShared};
+use self::shared::{Counters, Failure, Handler, RelaySettings, RelayShared, Shares};
 use crate::plan::Setup;
 use crate::store::SimStore;
 use crate::store::outbox::{Messages, TOPIC};
@@ -44,6 +44,8 @@ pub(crate) fn start(
         lease,
         keep_delivered: None,
         skip_parked: false,
+        // Longer than any handler of the simulation.
+        handler_timeout: lease * 10,
     };
     let messages: Arc<dyn Messages> = Arc::new(store.clone());
     let schedule = Schedule {
@@ -56,6 +58,7 @@ pub(crate) fn start(
         MessageSearch::new(RelayShared {
             polling: messages.polling(&[TOPIC], settings.skip_parked),
             messages,
+            shares: Arc::new(Shares::new(settings.worker.concurrency, handlers.len())),
             handlers,
             settings,
             counters: Arc::new(Counters::default()),
