@@ -27,7 +27,6 @@ fn kinds(reports: &Mutex<Reports>) -> Vec<String> {
     reports.suspects.iter().map(|it| it.kind.clone()).collect()
 }
 
-/// Simulates a `BEGIN` whose caller was dropped before the answer came.
 on_stores! { [transactions] Rounds::of: an_open_transaction_is_found }
 
 /// A place, of which a test needs the address.
@@ -39,6 +38,7 @@ impl<S: OnePool> Rounds<S> {
     }
 }
 
+/// Simulates a `BEGIN` whose caller was dropped before the answer came.
 async fn an_open_transaction_is_found<S: OnePool>(Rounds(home): Rounds<S>) {
     let address = &S::any(&home).url();
     let (book, reports) = book();

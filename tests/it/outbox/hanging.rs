@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use idem_runtime::outbox::{self, Message};
+use idem_tests::on_stores;
 
-use super::{Database, Log, Placed, TOPIC, on_every_database, placed, until};
+use super::{Database, Log, Placed, TOPIC, placed, until};
 
-on_every_database! {
+on_stores! { [transactions] Database::open:
     hanging_handlers_of_one_topic_leave_room_for_others,
     a_handler_that_hangs_is_cut_off_and_called_again,
     keys_that_differ_in_trailing_blanks_are_two_keys,

@@ -1,6 +1,7 @@
 //! Tables whose rows were copied without their sequences, as by a switch to a logical replica of PostgreSQL.
 
 use idem_runtime::outbox;
+use idem_tests::places;
 
 use super::by_hand::park;
 use super::{Database, TOPIC, placed};
@@ -8,7 +9,7 @@ use super::{Database, TOPIC, placed};
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn a_migration_advances_sequences_beyond_the_copied_rows() {
-    let database = Database::postgres().await;
+    let database = Database::open(places::postgres()).await;
     let keys = park(&database, 3).await;
     for key in &keys {
         assert!(database.by_hand().requeue(key).await.unwrap());
