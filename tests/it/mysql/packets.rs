@@ -13,7 +13,7 @@ use crate::records::HOUR;
 const PACKET: usize = 1 << 20;
 
 fn call(key: &str) -> Call {
-    Call::new("packets", key, &1, HOUR).lease(Duration::from_secs(3))
+    Call::new("packets", key, &1, HOUR)
 }
 
 async fn enter(connection: &mut MySqlConnection) {
