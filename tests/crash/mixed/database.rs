@@ -202,13 +202,24 @@ impl OnePool for MySqlStore {
         _: &str,
         _: &str,
     ) -> Result<usize, sqlx::Error> {
+        // Outside of a transaction, a savepoint ends with its statement. MySQL has no variable that says so.
+        const NO_SUCH_SAVEPOINT: u16 = 1305;
         let mut found = 0;
         for connection in lent {
-            let open: i64 = sqlx::query_scalar("SELECT CAST(@@in_transaction AS SIGNED)")
-                .fetch_one(&mut **connection)
-                .await?;
-            found += usize::from(open != 0);
+            Self::execute(connection, "SAVEPOINT idem_probe").await?;
+            match Self::execute(connection, "RELEASE SAVEPOINT idem_probe").await {
+                Ok(()) => found += 1,
+                Err(error) if number(&error) == Some(NO_SUCH_SAVEPOINT) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(found)
     }
+}
+
+/// Error number of MySQL or MariaDB.
+fn number(error: &sqlx::Error) -> Option<u16> {
+    let error = error.as_database_error()?;
+    let error = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
+    Some(error.number())
 }
