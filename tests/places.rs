@@ -331,7 +331,7 @@ impl Backend for Arc<MemoryStore> {
     }
 
     async fn open(home: &Self) -> anyhow::Result<Self> {
-        Ok(Arc::clone(home))
+        Ok(Self::clone(home))
     }
 }
 
@@ -341,7 +341,7 @@ pub enum RedisKeys {
     /// On one server.
     One(Keys<redis::Client>),
     /// In a cluster.
-    Cluster(Keys<ClusterClient>),
+    Cluster(Box<Keys<ClusterClient>>),
 }
 
 impl Backend for RedisStore {
@@ -399,7 +399,9 @@ async fn redis_keys() -> anyhow::Result<RedisKeys> {
 }
 
 async fn redis_cluster_keys() -> anyhow::Result<RedisKeys> {
-    Ok(RedisKeys::Cluster(backends::redis_cluster().await?))
+    Ok(RedisKeys::Cluster(Box::new(
+        backends::redis_cluster().await?,
+    )))
 }
 
 /// A store for the case table.

@@ -26,7 +26,7 @@ mod tests {
     #[error("{text}")]
     struct Layer {
         text: &'static str,
-        source: Option<Box<Layer>>,
+        source: Option<Box<Self>>,
     }
 
     fn layers(texts: &[&'static str]) -> Box<Layer> {
