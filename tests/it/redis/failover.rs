@@ -21,8 +21,6 @@ use crate::records::{HOUR, claim, own};
 
 const PREFIX: &str = "idem:";
 const WORKERS: usize = 8;
-/// Longest wait for a change of the nodes.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Phases of a run, in order. The ledger notes the phase of each acknowledgement.
 const REPLICATED: u32 = 0;

@@ -441,7 +441,7 @@ async fn on_mysql_the_callers_connection_may_be_the_last_one() {
     idem.store().migrate().await.unwrap();
     let database = Database {
         pool: one,
-        files: None,
+        _files: None,
     };
     let shop = Shop { idem, database };
     let mut outer = shop.database.begin().await;

@@ -12,7 +12,7 @@ const INSERT: &str = "INSERT INTO orders (id, amount) VALUES (?, ?)";
 #[derive(Clone)]
 pub(super) struct Database<S: Sql> {
     pub(super) pool: S::Pool,
-    pub(super) files: Option<Files>,
+    pub(super) _files: Option<Files>,
 }
 
 impl<S: Orders> Database<S> {
@@ -21,7 +21,7 @@ impl<S: Orders> Database<S> {
         S::any(&pool).execute(TABLE).await.unwrap();
         Self {
             pool,
-            files: Some(place.files()),
+            _files: Some(place.files()),
         }
     }
 
