@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::sql::Sql;
 
-const TABLE: &str = "CREATE TABLE ledger (charge VARCHAR(40) NOT NULL, receipt VARCHAR(40) NOT NULL, PRIMARY KEY (charge, receipt))";
+const TABLE: &str =
+    "CREATE TABLE ledger (charge VARCHAR(40) NOT NULL, receipt VARCHAR(40) NOT NULL)";
 
 /// Maximum of connections of a pool.
 const CONNECTIONS: u32 = 10;
