@@ -1,5 +1,7 @@
 //! SQL databases as the tests use them: the store in each, and the statements of a test beside it.
 
+use std::time::Duration;
+
 use std::fmt::Debug;
 
 use anyhow::Context as _;
@@ -84,7 +86,17 @@ pub trait Sql: TransactionalStore + Clone + Sized {
     fn without_help(options: Self::Options) -> Self::Options;
 
     /// Opens other connections to the database. Without a cache, a connection prepares each statement each time.
-    fn pool(options: &Self::Options, connections: u32, cached: bool) -> Self::Pool;
+    fn pool(options: &Self::Options, connections: u32, cached: bool) -> Self::Pool {
+        Self::pool_within(options, connections, cached, CONNECTED_WITHIN)
+    }
+
+    /// Opens other connections to the database, which are acquired within this time.
+    fn pool_within(
+        options: &Self::Options,
+        connections: u32,
+        cached: bool,
+        acquired: Duration,
+    ) -> Self::Pool;
 
     /// Closes the connections.
     fn close(pool: Self::Pool) -> impl Future<Output = ()> + Send;
@@ -220,14 +232,19 @@ macro_rules! sql {
                 $without_help(options)
             }
 
-            fn pool(options: &$options, connections: u32, cached: bool) -> $pool {
+            fn pool_within(
+                options: &$options,
+                connections: u32,
+                cached: bool,
+                acquired: Duration,
+            ) -> $pool {
                 let options = match cached {
                     true => options.clone(),
                     false => options.clone().statement_cache_capacity(0),
                 };
                 $pool_options::new()
                     .max_connections(connections)
-                    .acquire_timeout(CONNECTED_WITHIN)
+                    .acquire_timeout(acquired)
                     .connect_lazy_with(options)
             }
 

@@ -43,7 +43,7 @@ pub(super) trait OnePool:
     ) -> impl Future<Output = anyhow::Result<(Self, Self::Pool)>> + Send {
         async move {
             let options = Self::named(Self::options_at(address)?, name);
-            let pool = Self::pool(&options, CONNECTIONS as u32, true);
+            let pool = Self::pool_within(&options, CONNECTIONS as u32, true, ACQUIRED_WITHIN);
             drop(Self::acquire(&pool).await?);
             Ok((Self::over(&pool), pool))
         }
