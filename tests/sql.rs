@@ -1,8 +1,7 @@
 //! SQL databases as the tests use them: the store in each, and the statements of a test beside it.
 
-use std::time::Duration;
-
 use std::fmt::Debug;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use idem_runtime::outbox::{NewMessage, Outbox};
@@ -128,12 +127,15 @@ pub trait Sql: TransactionalStore + Clone + Sized {
         values: &[Value<'_>],
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Runs a statement that is prepared for this time alone.
+    /// Runs a prepared statement, which has no name where a pooler may share the connection. Elsewhere it keeps its name:
+    /// MySQL's connection would hang if the caller dropped one of many preparations.
     fn run_unnamed(
         connection: &mut Self::Connection,
         statement: &str,
         values: &[Value<'_>],
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        Self::run(connection, statement, values)
+    }
 
     /// Reads a number with a prepared statement on this connection.
     fn ask(
@@ -192,7 +194,7 @@ macro_rules! sql {
     (
         $store:ident, $any:ident, $pool:ident, $pool_options:ident, $options:ty, $connection:ident,
         $database:ident, $placeholders:expr, $without_help:expr, $end_session:expr,
-        |$address:ident| $options_at:expr $(, $unprepared:item)?
+        |$address:ident| $options_at:expr $(, $own:item)*
     ) => {
         impl Sql for $store {
             const END_SESSION: Option<&'static str> = $end_session;
@@ -222,7 +224,7 @@ macro_rules! sql {
                 $options_at
             }
 
-            $($unprepared)?
+            $($own)*
 
             fn options(pool: &$pool) -> $options {
                 (*pool.connect_options()).clone()
@@ -283,16 +285,6 @@ macro_rules! sql {
             ) -> Result<(), sqlx::Error> {
                 let query = sqlx::query(AssertSqlSafe($placeholders(statement)));
                 bound!(query, values).execute(connection).await.map(drop)
-            }
-
-            async fn run_unnamed(
-                connection: &mut $connection,
-                statement: &str,
-                values: &[Value<'_>],
-            ) -> Result<(), sqlx::Error> {
-                let query = sqlx::query(AssertSqlSafe($placeholders(statement)));
-                let query = bound!(query.persistent(false), values);
-                query.execute(connection).await.map(drop)
             }
 
             async fn ask(
@@ -376,6 +368,15 @@ sql!(
     },
     fn unprepared(self) -> Self {
         self.without_prepared_statements()
+    },
+    async fn run_unnamed(
+        connection: &mut PgConnection,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> Result<(), sqlx::Error> {
+        let query = sqlx::query(AssertSqlSafe(numbered(statement)));
+        let query = bound!(query.persistent(false), values);
+        query.execute(connection).await.map(drop)
     }
 );
 sql!(
