@@ -201,6 +201,17 @@ impl Attempt {
         }
     }
 
+    /// Reports that the work is done, but its result cannot be stored.
+    pub(super) fn report_unrecorded(&self, error: &dyn fmt::Display) {
+        tracing::error!(
+            target: "idem",
+            operation = self.operation().as_str(),
+            record = %self.record_id(),
+            error = %error,
+            "the work is done, but its result cannot be stored and will not be replayed",
+        );
+    }
+
     pub(super) fn lose(&self) {
         self.call.progress.lose();
     }

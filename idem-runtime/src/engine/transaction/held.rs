@@ -170,14 +170,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
                 && error.kind() == StoreErrorKind::TooLarge
                 && outcome.payload().is_some()
             {
-                let attempt = self.attempt();
-                tracing::error!(
-                    target: "idem",
-                    operation = attempt.operation().as_str(),
-                    record = %attempt.record_id(),
-                    error = %error,
-                    "the work is done, but its result cannot be stored and will not be replayed",
-                );
+                self.attempt().report_unrecorded(error);
                 outcome = Outcome::Unrecorded;
                 completed = self.complete(changes, &outcome).await;
             }

@@ -120,13 +120,7 @@ impl<T> ValueCodec<T> {
         match (self.encode)(value, policy.codec, policy.max_result_bytes) {
             Ok(payload) => ended(payload),
             Err(error) => {
-                tracing::error!(
-                    target: "idem",
-                    operation = attempt.operation().as_str(),
-                    record = %attempt.record_id(),
-                    error = %error,
-                    "the work is done, but its result cannot be stored and will not be replayed",
-                );
+                attempt.report_unrecorded(&error);
                 Outcome::Unrecorded
             }
         }
