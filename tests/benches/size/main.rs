@@ -22,9 +22,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use idem_report::{Limits, Measured, Report};
-use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
+use idem_runtime::RecordId;
+use idem_runtime::record::{ClaimId, Outcome, Owner, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Filter, PageRequest};
-use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope};
+use idem_tests::claims::{claim_of, identity};
 use idem_tests::copies::{self, Pool};
 use idem_tests::ratio::Effort;
 use sqlx::{AssertSqlSafe, Executor as _};
@@ -466,35 +467,23 @@ async fn turn_over(sized: &Sized, (store, counted): &(Store, Store)) {
     );
 }
 
-fn claim(operation: &str, key: String) -> ClaimRequest {
-    let identity = Identity {
-        scope: Scope::none(),
-        operation: Operation::new(operation.to_owned()).unwrap(),
-        key: Key::new(key).unwrap(),
-    };
+fn claim(operation: &str, key: &str) -> ClaimRequest {
     ClaimRequest {
-        id: RecordId::of(&identity),
-        identity,
-        fingerprint: Digest::new(1, [0; 4], &[7; 32]),
-        claim_id: ClaimId::random(),
-        lease: HOUR,
         retention: DAY,
-        on_crash: OnCrash::Rerun,
-        owner_label: None,
-        members: None,
+        ..claim_of(identity("", operation, key))
     }
 }
 
 /// Claim of the completed record that is copied.
 fn done() -> ClaimRequest {
-    claim("orders.place", "order".to_owned())
+    claim("orders.place", "order")
 }
 
 /// Claim of the lapsed record that is copied.
 fn lapsed() -> ClaimRequest {
     ClaimRequest {
         lease: BRIEF,
-        ..claim("orders.cancel", "lapsed".to_owned())
+        ..claim("orders.cancel", "lapsed")
     }
 }
 
@@ -502,7 +491,7 @@ fn lapsed() -> ClaimRequest {
 fn fresh() -> ClaimRequest {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    claim("orders.place", format!("fresh-{number:010}"))
+    claim("orders.place", &format!("fresh-{number:010}"))
 }
 
 fn copy_of(template: &ClaimRequest, number: u64) -> ClaimRequest {
