@@ -45,7 +45,7 @@ pub(crate) fn print_unreadable(what: &str, unreadable: &[Unreadable]) {
     }
 }
 
-/// What a listing passed over as JSON.
+/// Items that a listing passed over, as JSON.
 pub(crate) fn json_of_unreadable(unreadable: &[Unreadable]) -> Value {
     let items = unreadable.iter();
     items

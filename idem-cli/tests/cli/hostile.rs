@@ -18,7 +18,7 @@ use super::Place;
 /// Control characters of seven and eight bits, a change of direction, wide and combining characters, and a filler.
 const HOSTILE: &str =
     "\u{1b}[2J\u{1b}]0;x\u{7}\u{9b}31m\u{202e}gpj\r\n\t数数e\u{301}\u{301}\u{3164}\u{feff}";
-/// The same without control characters: the types of keys, scopes, labels and reasons refuse those.
+/// Hostile text without control characters: the types of keys, scopes, labels and reasons refuse those.
 const PRINTABLE: &str = "\u{202e}gpj\u{2066} 数数e\u{301}\u{301}\u{3164}\u{feff}\u{e0041}";
 const LEASE: Duration = Duration::from_secs(600);
 const MIB: usize = 1 << 20;

@@ -88,7 +88,7 @@ impl Place {
         }
     }
 
-    /// The same store, without options of the command.
+    /// This store, without options of the command.
     fn without_options(&self) -> Self {
         Self {
             store: Arc::clone(&self.store),

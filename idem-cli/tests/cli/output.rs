@@ -71,10 +71,10 @@ const CHANGES: [(&str, &[&str], Option<State>); 4] = [
 /// Commands that are not in the lists above, because they need a terminal.
 const ON_A_TERMINAL: [&str; 1] = ["watch"];
 
-/// What becomes of the output of the command.
+/// End of the output of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
-    /// Its reader has left, as `head` does.
+    /// The reader has left, as `head` does.
     Left,
     /// No byte can be written.
     Full,
