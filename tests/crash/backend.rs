@@ -97,7 +97,7 @@ enum Servers {
     /// A server, and the pooler in front of it.
     Pooled {
         server: Server,
-        _pooler: Server,
+        _pooler: Box<Server>,
     },
     Cluster(RedisCluster),
 }
@@ -120,7 +120,7 @@ impl Place {
                     address: pooler.url().replace("postgres://", "pgbouncer://"),
                     servers: Servers::Pooled {
                         server,
-                        _pooler: pooler,
+                        _pooler: Box::new(pooler),
                     },
                 });
             }
