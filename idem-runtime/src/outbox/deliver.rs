@@ -262,7 +262,6 @@ impl<'a> Delivery<'a> {
             message_id = self.claim.id,
             attempt = self.attempt,
             pause_ms = pause.as_millis() as u64,
-            error,
             "handling a message failed, it will be handed out again",
         );
         self.settle(|| self.shared.messages.give_back(self.claim, pause, error))
@@ -280,7 +279,6 @@ impl<'a> Delivery<'a> {
                 topic = self.topic,
                 message_id = self.claim.id,
                 attempt = self.attempt,
-                error,
                 "a message was parked, an operator must requeue or discard it",
             );
         }
