@@ -119,6 +119,52 @@ fn left_over(file: &File) -> Vec<String> {
     wrong
 }
 
+#[test]
+fn no_event_has_a_field_that_hides_its_text() {
+    let files = repository();
+    let of_users = |it: &&File| it.is_rust() && !it.is_ui_case() && !it.path.starts_with("tests/");
+    check(files.iter().filter(of_users), hiding_fields);
+    let bad = "fn f() { tracing::warn!(message = 1, \"text\"); info!(message, \"text\"); warn!(?message) }";
+    assert_eq!(hiding_fields(&File::new("a.rs", bad)).len(), 3);
+    let good = "fn f() { tracing::warn!(message_id = message, \"message\"); other!(message = 1); }";
+    assert_eq!(hiding_fields(&File::new("a.rs", good)).len(), 0);
+}
+
+/// Fields of events with the name under which tracing stores the event's text. In JSON, one would replace the other.
+fn hiding_fields(file: &File) -> Vec<String> {
+    const EVENTS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "event"];
+    let Ok(tokens) = file.text.parse::<TokenStream>() else {
+        // Another check reports a file that does not parse.
+        return vec![];
+    };
+    let mut name = None;
+    let mut wrong = Vec::new();
+    visit(tokens, &mut |pair| match pair {
+        [TokenTree::Ident(word), TokenTree::Punct(mark)] if mark.as_char() == '!' => {
+            name = Some(word.to_string());
+        }
+        [TokenTree::Punct(mark), TokenTree::Group(group)] if mark.as_char() == '!' => {
+            if name.take().is_some_and(|it| EVENTS.contains(&&*it)) && has_message(group.stream()) {
+                wrong.push("rename the field `message` of an event".to_owned());
+            }
+        }
+        _ => {}
+    });
+    wrong
+}
+
+/// Returns true if one of the arguments is a field with the name `message`.
+fn has_message(arguments: TokenStream) -> bool {
+    let tokens: Vec<_> = arguments.into_iter().collect();
+    let mut arguments =
+        tokens.split(|it| matches!(it, TokenTree::Punct(mark) if mark.as_char() == ','));
+    arguments.any(|argument| {
+        let mut words = argument.iter().map(ToString::to_string);
+        let first = words.find(|it| !["?", "%"].contains(&&**it));
+        first.as_deref() == Some("message") && words.next().is_none_or(|it| it == "=")
+    })
+}
+
 /// Visits every pair of adjacent tokens, including those inside of groups.
 fn visit(tokens: TokenStream, visitor: &mut impl FnMut(&[TokenTree; 2])) {
     let tokens: Vec<_> = tokens.into_iter().collect();
