@@ -182,6 +182,36 @@ async fn purges_of_many_processes_do_not_wait_for_each_other() {
     assert_eq!(lock_waits(&pool).await, waits);
 }
 
+/// A transaction that claims shares the lock of the fencing floor until it ends. If a purge waited for that row, the claims
+/// of all others would wait behind the purge.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
+async fn a_purge_does_not_wait_for_a_transaction_that_claims() {
+    let mut servers = vec![Server::maria_db(&Options::fast()).unwrap()];
+    if std::env::var_os("IDEM_TEST_MYSQL_URL").is_some() {
+        servers.push(Server::my_sql(&Options::fast()).unwrap());
+    }
+    for server in &servers {
+        let pool = MySqlPool::connect(&server.url()).await.unwrap();
+        let store = MySqlStore::new(pool.clone());
+        store.migrate().await.unwrap();
+        due(&store, &pool, ["a", "b", "c"].map(str::to_owned)).await;
+        let mut claiming = pool.begin().await.unwrap();
+        sqlx::raw_sql("SELECT * FROM idem_records_fencing_floor LOCK IN SHARE MODE")
+            .execute(&mut *claiming)
+            .await
+            .unwrap();
+        let waits = lock_waits(&pool).await;
+
+        let error = store.purge(10).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
+        assert_eq!(lock_waits(&pool).await, waits);
+
+        claiming.rollback().await.unwrap();
+        assert_eq!(store.purge(10).await.unwrap().removed, 3);
+    }
+}
+
 /// Number of times that a statement has waited for a row, on a server that only one test uses.
 async fn lock_waits(pool: &MySqlPool) -> u64 {
     let query = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'";

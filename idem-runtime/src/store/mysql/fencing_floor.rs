@@ -12,13 +12,14 @@ use std::time::Duration;
 use sqlx::{MySql, MySqlPool};
 use tokio::time::{Instant, sleep};
 
+use super::claiming::Executor as _;
 use super::errors::{LOCKED, is_undone, number};
 use super::{MySqlStore, error, run};
 use crate::error::StoreError;
 use crate::mutex::lock;
 use crate::random;
 use crate::record::FencingToken;
-use crate::store::sql::{self, Readable as _, Statement};
+use crate::store::sql::{self, InTransaction, OpenTransaction, Readable as _, Statement};
 
 /// Longest time in which one purge retries for a moment without a lock on the row.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -40,19 +41,11 @@ pub(super) async fn raise_above(
         if row.number(0).map_err(error)? >= fencing_token.number() {
             return Ok(());
         }
-        // MySQL cannot update a row without waiting for its lock.
-        if row.number(1).map_err(error)? == 0 {
-            return wait_and_raise(store, fencing_token).await;
-        }
     }
     let give_up_at = Instant::now() + PATIENCE;
     loop {
-        let query = statements
-            .raise_floor_now
-            .query()
-            .number(fencing_token.number());
-        match run(&store.pool, &query).await {
-            Ok(_) => {
+        match raise_now(store, fencing_token).await {
+            Ok(()) => {
                 *starved_since(store) = None;
                 return Ok(());
             }
@@ -69,6 +62,28 @@ pub(super) async fn raise_above(
             Err(failed) => return Err(error(failed)),
         }
         sleep(LONGEST_PAUSE.mul_f64(random::fraction())).await;
+    }
+}
+
+/// Raises the fencing floor, unless another transaction has locked its row. MySQL has no update that does not wait, so the
+/// row is first locked by a query that does not.
+async fn raise_now(store: &MySqlStore, fencing_token: FencingToken) -> Result<(), sqlx::Error> {
+    let statements = &store.statements;
+    let mut transaction = OpenTransaction::begin(&store.pool, None).await?;
+    let raised = async {
+        let on = InTransaction::new(store, &mut transaction);
+        on.execute(&statements.lock_floor.query()).await?;
+        let raise = statements.raise_floor.query();
+        on.execute(&raise.number(fencing_token.number())).await
+    }
+    .await;
+    match raised {
+        Ok(_) => transaction.commit().await,
+        Err(failed) => {
+            // If this fails as well, the connection is closed, and the server rolls back.
+            let _ = transaction.rollback().await;
+            Err(failed)
+        }
     }
 }
 

@@ -44,12 +44,10 @@ declare_statements! {
         purge_due,
         /// [`MySqlStatements::purge_due`], unless another purge is changing one of the records.
         purge_turn,
-        /// The fencing floor, and the number 1 on MariaDB.
         fencing_floor,
-        /// Raises the fencing floor to the server's time if it is lower than the parameter. On MariaDB it does not wait
-        /// for its row. MySQL waits as long as the session's setting says.
-        raise_floor_now,
-        /// Raises the fencing floor, and waits for its row.
+        /// Locks the fencing floor, or fails if a transaction has locked it.
+        lock_floor,
+        /// Raises the fencing floor to the server's time if it is lower than the parameter, and waits for its row.
         raise_floor,
         /// Locks the records to delete, in a transaction; returns the id of each in hexadecimal digits, and its state.
         purge_lock,

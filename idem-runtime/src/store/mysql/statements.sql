@@ -317,16 +317,15 @@ WHERE id = ?10 AND fingerprint = ?7 AND NOT ({expired}) AND (
 FOR UPDATE NOWAIT
 
 -- name: fencing_floor
--- Another purge may have raised the floor already. The last column is 1 on MariaDB.
-SELECT fencing_token, CAST(VERSION() LIKE '%MariaDB%' AS SIGNED) FROM {fencing_floor} WHERE one = 1
+-- Another purge may have raised the floor already.
+SELECT fencing_token FROM {fencing_floor} WHERE one = 1
 
--- name: raise_floor_now
+-- name: lock_floor
 -- Claims and transactions lock the row. A statement that waits for it makes all further claims wait.
-{nowait} UPDATE {fencing_floor} SET fencing_token = greatest(?1, {now})
-WHERE one = 1 AND fencing_token < ?1
+SELECT one FROM {fencing_floor} WHERE one = 1 FOR UPDATE NOWAIT
 
 -- name: raise_floor
--- Waits for the row, where nothing else is left. A floor that another purge has raised further stays.
+-- A floor that another purge has raised further stays.
 UPDATE {fencing_floor} SET fencing_token = greatest(?1, {now})
 WHERE one = 1 AND fencing_token < ?1
 
