@@ -135,6 +135,9 @@ where
 
 /// Part of the driver's error if no crate of the program has turned TLS on.
 const WITHOUT_TLS: &str = "without TLS support";
+/// Part of the driver's error if PostgreSQL ends a connection instead of answering whether it encrypts it, as it does when
+/// it stops. The driver reads the missing answer as a zero byte.
+const NO_ANSWER_ABOUT_TLS: &str = "SSLRequest: 0x00";
 
 /// Converts an error of sqlx. The dialect interprets the errors that the database itself returned.
 pub(super) fn error(
@@ -150,7 +153,14 @@ pub(super) fn error(
         ),
         sqlx::Error::PoolClosed => (Unavailable, "the connection pool is closed"),
         sqlx::Error::WorkerCrashed => (Unavailable, "the connection's worker thread is gone"),
-        sqlx::Error::Io(_) => (Unavailable, "the connection to the database failed"),
+        sqlx::Error::Io(_) => (
+            Unavailable,
+            "the connection to the database failed; check the host and port of the URL, and whether the server runs",
+        ),
+        sqlx::Error::Protocol(why) if why.contains(NO_ANSWER_ABOUT_TLS) => (
+            Unavailable,
+            "the server ended the connection before it was encrypted; try again",
+        ),
         sqlx::Error::Tls(why) if why.to_string().contains(WITHOUT_TLS) => (
             Other,
             "the URL asks for an encrypted connection, and this build has no TLS: turn on the feature `tls-rustls`",
@@ -178,7 +188,7 @@ mod tests {
     use crate::record::Timestamp;
 
     #[test]
-    fn a_build_without_tls_names_the_feature() {
+    fn errors_of_encryption_say_what_to_do() {
         let database = |_: &dyn DatabaseError| unreachable!("the server said nothing");
         let text = format!(
             "TLS upgrade required by connect options but SQLx was built {WITHOUT_TLS} enabled"
@@ -189,6 +199,9 @@ mod tests {
         let refused = error(sqlx::Error::Tls("unknown issuer".into()), database);
         assert_eq!(refused.kind(), StoreErrorKind::Unavailable);
         assert!(refused.to_string().contains("certificates"), "{refused}");
+        let text = format!("unexpected response from {NO_ANSWER_ABOUT_TLS}");
+        let stopping = error(sqlx::Error::Protocol(text), database);
+        assert_eq!(stopping.kind(), StoreErrorKind::Unavailable);
     }
 
     #[test]
