@@ -89,17 +89,27 @@ pub(super) fn unreadable() -> StoreError {
     )
 }
 
+/// Remedy for a key with foreign content. It may be a good record but for one field, so nothing says to delete it.
+macro_rules! repair {
+    () => {
+        "repair the key, because its work may have been done, and give the store another prefix if others write keys with this one"
+    };
+}
+
 /// Text about a key that holds no record.
-const FOREIGN: &str = "a key of the store holds what no idem store writes; find out who else writes keys with this prefix, \
-                       and repair the key, because its work may have been done";
-/// Remedy for a key that somebody changed by hand. It may be a good record but for one field, so nothing says to delete it.
-const REPAIR: &str = "find out who else writes keys with this prefix, and repair the key, because its work may have been done";
+const FOREIGN: &str = concat!(
+    "a key of the store holds what no idem store writes; ",
+    repair!()
+);
 
 /// Returns the error for a key of the store with foreign content.
 pub(super) fn corrupt(field: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
-        format!("a key holds what no idem store writes in field `{field}`; {REPAIR}"),
+        format!(
+            "a key holds what no idem store writes in field `{field}`; {}",
+            repair!()
+        ),
     )
 }
 
