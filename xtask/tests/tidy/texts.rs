@@ -143,10 +143,12 @@ fn hiding_fields(file: &File) -> Vec<String> {
         [TokenTree::Ident(word), TokenTree::Punct(mark)] if mark.as_char() == '!' => {
             name = Some(word.to_string());
         }
-        [TokenTree::Punct(mark), TokenTree::Group(group)] if mark.as_char() == '!' => {
-            if name.take().is_some_and(|it| EVENTS.contains(&&*it)) && has_message(group.stream()) {
-                wrong.push("rename the field `message` of an event".to_owned());
-            }
+        [TokenTree::Punct(mark), TokenTree::Group(group)]
+            if mark.as_char() == '!'
+                && name.take().is_some_and(|it| EVENTS.contains(&&*it))
+                && has_message(group.stream()) =>
+        {
+            wrong.push("rename the field `message` of an event".to_owned());
         }
         _ => {}
     });
