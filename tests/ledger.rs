@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::sql::Sql;
+use crate::sql::{AnyPool, Sql};
 
 const TABLE: &str =
     "CREATE TABLE ledger (charge VARCHAR(40) NOT NULL, receipt VARCHAR(40) NOT NULL)";
+/// Table on MySQL and MariaDB. Without a key of its own, rows would be appended. The gap after the last row stays locked
+/// when a savepoint is rolled back, and every other insertion would wait for it. Group Replication demands a key.
+const TABLE_WITH_KEY: &str = "CREATE TABLE ledger (id CHAR(64) NOT NULL DEFAULT (SHA2(UUID(), 256)) PRIMARY KEY, \
+                              charge VARCHAR(40) NOT NULL, receipt VARCHAR(40) NOT NULL)";
 
 /// Maximum of connections of a pool.
 const CONNECTIONS: u32 = 10;
@@ -32,7 +36,12 @@ pub trait Database: Sql {
     fn make_ledger(&self, pool: &Self::Pool) -> impl Future<Output = anyhow::Result<()>> + Send {
         async move {
             self.create_tables().await?;
-            Self::any(pool).execute(TABLE).await
+            let pool = Self::any(pool);
+            let table = match pool {
+                AnyPool::MySql(_) => TABLE_WITH_KEY,
+                AnyPool::Sqlite(_) | AnyPool::Postgres(_) => TABLE,
+            };
+            pool.execute(table).await
         }
     }
 
