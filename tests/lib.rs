@@ -7,6 +7,7 @@ pub mod claims;
 pub mod copies;
 pub mod ledger;
 pub mod places;
+pub mod private;
 pub mod proxy;
 pub mod ratio;
 pub mod recording;

@@ -36,10 +36,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use idem_tests::private::{Kind, Private, Writes};
 use lexopt::prelude::{Long, Value, ValueExt};
 use rand::RngExt;
 
-use self::backend::Place;
 use self::process::Worker;
 use self::report::Answers;
 
@@ -98,7 +98,7 @@ impl Mode {
 #[derive(Debug)]
 struct Plan {
     mode: Mode,
-    stores: Vec<backend::Name>,
+    stores: Vec<Kind>,
     kills: u32,
     server_kills: u32,
     stops: u32,
@@ -204,10 +204,10 @@ async fn all(plan: &Plan) -> anyhow::Result<()> {
     bail!("broken guarantees on: {}", failed.join(", "))
 }
 
-async fn supervise(store: backend::Name, plan: &Plan) -> anyhow::Result<()> {
+async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let ledger = dir.path().join("ledger.sqlite");
-    let place = Place::start(store, dir.path())?;
+    let place = Private::start(store, Writes::Flushed, dir.path())?;
     if plan.mode == Mode::Transactional {
         transactions::prepare(&place.address).await?;
     } else {

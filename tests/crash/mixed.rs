@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use idem_runtime::{Idem, MemoryStore, State, Store};
+use idem_tests::private::{Kind, Private, Writes};
 use idem_tests::{at_database, backends};
 use rand::RngExt;
 use tokio::sync::mpsc;
@@ -40,7 +41,6 @@ use tokio::sync::mpsc;
 use self::database::OnePool;
 use self::faults::{Locker, Outages};
 use self::reports::{Reports, Suspect, Voice, lock};
-use crate::backend::{Name, Place};
 use crate::process::Worker;
 use crate::worker::wall_clock;
 use crate::{Mode, Plan};
@@ -251,12 +251,12 @@ async fn prepare_on<S: OnePool>(address: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(crate) async fn supervise(store: Name, plan: &Plan) -> anyhow::Result<()> {
+pub(crate) async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let place = Place::start(store, dir.path())?;
+    let place = Private::start(store, Writes::Flushed, dir.path())?;
     prepare(&place.address).await?;
     let idem = open_at_last(&place.address).await?;
-    let memory = (store == Name::Memory).then(|| idem.clone());
+    let memory = (store == Kind::Memory).then(|| idem.clone());
     let started = Instant::now();
     let mut crew = Crew {
         address: &place.address,
@@ -330,7 +330,7 @@ struct Goals {
 }
 
 impl Goals {
-    fn of(plan: &Plan, place: &Place, is_here: bool) -> Self {
+    fn of(plan: &Plan, place: &Private, is_here: bool) -> Self {
         let if_server = |goal| if place.servers().is_empty() { 0 } else { goal };
         Self {
             kills: if is_here { 0 } else { plan.kills },
@@ -365,7 +365,7 @@ fn share(done: u64, goal: u64) -> f64 {
 /// Lets the workers work, and injects faults in the meantime; at most one outage in each round.
 async fn round(
     crew: &mut Crew<'_>,
-    place: &Place,
+    place: &Private,
     goals: &Goals,
     outages: &Outages,
     done: &mut Done,

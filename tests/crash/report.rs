@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use idem_runtime::{Error, State};
+use idem_tests::private::Kind;
 use sqlx::Row;
 
 use crate::Counts;
-use crate::backend::Name;
 use crate::worker::{ChargeError, Service};
 
 /// Time limit for the last call of a key: many leases.
@@ -78,7 +78,7 @@ struct Mode {
 /// Results of the whole run.
 #[derive(Debug)]
 pub(crate) struct Report {
-    store: Name,
+    store: Kind,
     modes: BTreeMap<&'static str, Mode>,
     calls: Counts,
     unexpected: Vec<String>,
@@ -86,7 +86,7 @@ pub(crate) struct Report {
 
 /// Calls every key once more, and compares.
 pub(crate) async fn judge(
-    store: Name,
+    store: Kind,
     address: &str,
     ledger: &Path,
     answers: Answers,

@@ -8,10 +8,11 @@ use anyhow::{bail, ensure};
 use idem_runtime::{Error, Idem, State, idempotent};
 use idem_tests::at_database;
 use idem_tests::ledger::Database;
+use idem_tests::private::Kind;
 use rand::RngExt;
 
 use crate::Counts;
-use crate::backend::{self, Name};
+use crate::backend;
 use crate::report::Answers;
 use crate::worker::{Orders, call_on, say};
 
@@ -128,7 +129,7 @@ fn line_of(answer: &Result<String, ChargeError>) -> String {
 /// Results of the whole run.
 #[derive(Debug)]
 pub(crate) struct Report {
-    store: Name,
+    store: Kind,
     keys: usize,
     answered: usize,
     rows: usize,
@@ -143,7 +144,7 @@ pub(crate) struct Report {
 }
 
 /// Compares, and calls every key once more.
-pub(crate) async fn judge(store: Name, address: &str, answers: Answers) -> anyhow::Result<Report> {
+pub(crate) async fn judge(store: Kind, address: &str, answers: Answers) -> anyhow::Result<Report> {
     at_database!(
         address,
         S => judge_on::<S>(store, address, answers).await,
@@ -152,7 +153,7 @@ pub(crate) async fn judge(store: Name, address: &str, answers: Answers) -> anyho
 }
 
 async fn judge_on<S: Database>(
-    name: Name,
+    name: Kind,
     address: &str,
     answers: Answers,
 ) -> anyhow::Result<Report> {

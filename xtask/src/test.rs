@@ -291,14 +291,15 @@ fn includes_ignored(part: &Part, embedded: bool) -> Option<&'static str> {
 }
 
 /// Arguments that leave out the tests on three nodes of Galera or of Group Replication, unless `IDEM_TEST_GALERA` is set,
-/// because on a busy machine a node may expel another one, and the tests fail; the tests in the place `mysql` without a MySQL; and the tests of the newest
-/// servers, unless all of them are installed.
+/// because on a busy machine a node may expel another one, and the tests fail; the tests in the place `mysql`, and those
+/// with a private MySQL, without one; and the tests of the newest servers, unless all of them are installed.
 fn skipped(run: &Run) -> Vec<&'static str> {
     let are_installed = Release::ALL.iter().all(|it| it.programs().is_ok());
     let optional = [
         (run.has_var("IDEM_TEST_GALERA"), "galera::"),
         (run.has_var("IDEM_TEST_GALERA"), "mysql::group::"),
         (run.has_var(MYSQL), "::mysql::"),
+        (Release::MY_SQL.programs().is_ok(), "on_mysql_"),
         (are_installed, "newest::"),
     ];
     let left_out = optional.into_iter().filter(|(is_there, _)| !is_there);

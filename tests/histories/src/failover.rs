@@ -12,6 +12,7 @@ use anyhow::{Context as _, ensure};
 use idem_runtime::RedisStore;
 use idem_servers::{Options, Server};
 use idem_store::Store;
+use idem_tests::private::Kind;
 use idem_tests::proxy::Proxy;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -19,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::checker::{Allowed, Verdict, check};
 use crate::clients::{Contended, Pace, Subject, contend};
 use crate::history::{Clock, History, Moment, What};
-use crate::places::{Name, through_proxy};
+use crate::places::through_proxy;
 use crate::purges::Purges;
 use crate::story;
 
@@ -150,7 +151,7 @@ impl Report {
             Verdict::Accepted if judged.has_lost => self.lost += 1,
             Verdict::Accepted => self.intact += 1,
             verdict => {
-                let story = story::kept(Name::Redis, verdict, seed, &judged.history);
+                let story = story::kept(Kind::Redis, verdict, seed, &judged.history);
                 self.rejected.push(story);
             }
         }

@@ -6,11 +6,11 @@ use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use idem_histories::failover;
-use idem_histories::places::{Name, Place};
+use idem_histories::places::{Place, STORES};
 use idem_histories::round::{self, Faults, Round};
 use idem_histories::sequence::{Search, search};
+use idem_tests::private::Kind;
 use lexopt::prelude::{Long, ValueExt as _};
 use tokio::runtime::Runtime;
 
@@ -21,7 +21,7 @@ const RECORDS_OF_FAILOVER: u64 = 200;
 
 /// Options of the command line: stores, and numbers of histories.
 struct Options {
-    stores: Vec<Name>,
+    stores: Vec<Kind>,
     records: u64,
     sequences: u32,
     seed: u64,
@@ -49,10 +49,7 @@ fn options() -> anyhow::Result<Options> {
     while let Some(arg) = args.next()? {
         match arg {
             Long("store") => {
-                let name = args.value()?.string()?;
-                let named = Name::named(&name);
-                let store = named.with_context(|| format!("there is no store {name:?}"))?;
-                options.stores.push(store);
+                options.stores.push(args.value()?.parse()?);
             }
             Long("records") => options.records = args.value()?.parse()?,
             Long("sequences") => options.sequences = args.value()?.parse()?,
@@ -61,7 +58,8 @@ fn options() -> anyhow::Result<Options> {
         }
     }
     if options.stores.is_empty() {
-        options.stores = Name::ALL.to_vec();
+        let installed = STORES.into_iter().filter(|it| it.is_installed());
+        options.stores = installed.collect();
     }
     Ok(options)
 }
@@ -70,30 +68,29 @@ fn options() -> anyhow::Result<Options> {
 fn prove(options: &Options) -> anyhow::Result<bool> {
     let runtime = Runtime::new()?;
     let mut is_clean = true;
-    for name in &options.stores {
-        is_clean &= prove_sequences(&runtime, *name, options)?;
-        let is_served = !matches!(name, Name::Memory | Name::Sqlite);
-        let calm = if is_served {
+    for kind in &options.stores {
+        is_clean &= prove_sequences(&runtime, *kind, options)?;
+        let calm = if kind.has_server() {
             options.records / 5
         } else {
             options.records
         };
-        is_clean &= prove_histories(&runtime, *name, options, Faults::None, calm)?;
-        if is_served {
+        is_clean &= prove_histories(&runtime, *kind, options, Faults::None, calm)?;
+        if kind.has_server() {
             let faults = Faults::LossesAndKills(KILLS);
-            is_clean &= prove_histories(&runtime, *name, options, faults, options.records)?;
+            is_clean &= prove_histories(&runtime, *kind, options, faults, options.records)?;
         }
-        if *name == Name::Redis {
+        if *kind == Kind::Redis {
             is_clean &= prove_failovers(&runtime, options)?;
         }
     }
     Ok(is_clean)
 }
 
-fn prove_sequences(runtime: &Runtime, name: Name, options: &Options) -> anyhow::Result<bool> {
+fn prove_sequences(runtime: &Runtime, kind: Kind, options: &Options) -> anyhow::Result<bool> {
     let begun = Instant::now();
     let folder = tempfile::tempdir()?;
-    let place = runtime.block_on(Place::open(name, folder.path()))?;
+    let place = runtime.block_on(Place::open(kind, folder.path()))?;
     let settings = Search {
         cases: options.sequences,
         seed: options.seed,
@@ -104,11 +101,11 @@ fn prove_sequences(runtime: &Runtime, name: Name, options: &Options) -> anyhow::
     match found {
         Ok(()) => {
             let cases = options.sequences;
-            println!("{name}: {cases} sequences in {took:.0} s, no difference");
+            println!("{kind}: {cases} sequences in {took:.0} s, no difference");
             Ok(true)
         }
         Err(difference) => {
-            println!("{name}: a sequence differs from the reference\n{difference}");
+            println!("{kind}: a sequence differs from the reference\n{difference}");
             Ok(false)
         }
     }
@@ -116,25 +113,25 @@ fn prove_sequences(runtime: &Runtime, name: Name, options: &Options) -> anyhow::
 
 fn prove_histories(
     runtime: &Runtime,
-    name: Name,
+    kind: Kind,
     options: &Options,
     faults: Faults,
     records: u64,
 ) -> anyhow::Result<bool> {
     let begun = Instant::now();
     let round = Round {
-        name,
+        kind,
         records,
         seed: options.seed,
         faults,
     };
     let report = runtime.block_on(round::run(&round, |report| {
-        show(name, "histories", report.contended, records);
+        show(kind, "histories", report.contended, records);
     }))?;
     end_progress();
     let took = begun.elapsed().as_secs_f64();
     println!(
-        "{name}: {} histories in {took:.0} s, {} of them contended, with {} requests, {} without an answer, \
+        "{kind}: {} histories in {took:.0} s, {} of them contended, with {} requests, {} without an answer, \
          {} kills; {} with an allowance, {} rejected, {} not checked because the clock was set; longest search {} ms, seed {}",
         report.records,
         report.contended,
@@ -157,7 +154,7 @@ fn prove_failovers(runtime: &Runtime, options: &Options) -> anyhow::Result<bool>
     while all.contended < options.records / 5 && all.is_clean() {
         let seed = options.seed.wrapping_add(all.records);
         all.merge(runtime.block_on(failover::run(RECORDS_OF_FAILOVER, seed))?);
-        show(Name::Redis, "failovers", all.contended, options.records / 5);
+        show(Kind::Redis, "failovers", all.contended, options.records / 5);
     }
     end_progress();
     println!(
@@ -185,7 +182,7 @@ fn print_all(rejected: &[String], unexpected: &[String]) {
 }
 
 /// Draws the progress bar, if there is a terminal.
-fn show(name: Name, what: &str, done: u64, all: u64) {
+fn show(kind: Kind, what: &str, done: u64, all: u64) {
     let mut out = std::io::stderr();
     if !out.is_terminal() {
         return;
@@ -196,7 +193,7 @@ fn show(name: Name, what: &str, done: u64, all: u64) {
     // A bar that cannot be drawn is no reason to stop.
     let _ = write!(
         out,
-        "\r[{bar}] {:>3.0} %  {name}, {done} {what}",
+        "\r[{bar}] {:>3.0} %  {kind}, {done} {what}",
         part * 100.0
     );
     let _ = out.flush();

@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
+use idem_tests::private::{Kind, Private};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::checker::{Allowed, Verdict, check};
 use crate::clients::{Contended, Pace, Rng, Subject, contend};
 use crate::history::{Clock, History, Moment, What};
-use crate::places::{Name, Place, Servers};
+use crate::places::{Place, kill_and_restart};
 use crate::purges::Purges;
 use crate::story;
 
@@ -25,7 +26,7 @@ const STEADY: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone)]
 pub struct Round {
     /// The store.
-    pub name: Name,
+    pub kind: Kind,
     /// Number of contended records to check.
     pub records: u64,
     /// First seed: each record has one.
@@ -74,7 +75,7 @@ impl Report {
         self.rejected.is_empty() && self.unexpected.is_empty()
     }
 
-    fn add(&mut self, name: Name, checked: Checked) {
+    fn add(&mut self, kind: Kind, checked: Checked) {
         let Checked {
             history,
             unexpected,
@@ -95,7 +96,7 @@ impl Report {
         self.allowed += u64::from(needs_allowance);
         self.longest = self.longest.max((took, seed));
         if verdict != Verdict::Accepted {
-            let story = story::kept(name, verdict, seed, &history);
+            let story = story::kept(kind, verdict, seed, &history);
             self.rejected.push(story);
         }
     }
@@ -146,13 +147,13 @@ impl Kills {
 /// If the future is dropped, the round ends, and its server stops.
 pub async fn run(round: &Round, progress: impl Fn(&Report)) -> anyhow::Result<Report> {
     let folder = tempfile::tempdir()?;
-    let place = Place::open(round.name, folder.path()).await?;
+    let place = Place::open(round.kind, folder.path()).await?;
     let (up, is_up) = watch::channel(true);
     let (kills, purges) = (Kills::default(), Purges::default());
     let mut background = JoinSet::new();
     let purging = purges.clone();
     background.spawn(purging.run(place.direct, place.clock, is_up.clone()));
-    let allowed = allowed(round.name, round.faults);
+    let allowed = allowed(round.kind, round.faults);
     if let Faults::LossesAndKills(pause) = round.faults {
         if let Some(proxy) = &place.proxy {
             proxy.lose_replies(LOST);
@@ -199,15 +200,18 @@ fn check_leniently(history: &History, allowed: Allowed) -> Verdict {
 }
 
 /// What a store may do beyond the reference.
-fn allowed(name: Name, faults: Faults) -> Allowed {
-    let is_sql = matches!(name, Name::Sqlite | Name::Postgres | Name::MariaDb);
+fn allowed(kind: Kind, faults: Faults) -> Allowed {
+    let is_sql = matches!(
+        kind,
+        Kind::Sqlite | Kind::Postgres | Kind::MariaDb | Kind::MySql
+    );
     Allowed {
-        repetitions: match name {
+        repetitions: match kind {
             // An update does not return what it granted. The store reads it afterwards, and begins again if the record
             // has changed meanwhile.
-            Name::MariaDb => 4,
+            Kind::MariaDb | Kind::MySql => 4,
             // Requests of a batch that got no answer are sent again, one by one.
-            Name::Postgres if faults != Faults::None => 2,
+            Kind::Postgres if faults != Faults::None => 2,
             _ => 0,
         },
         late_claims: is_sql,
@@ -217,7 +221,7 @@ fn allowed(name: Name, faults: Faults) -> Allowed {
 
 /// Kills a server, and starts it again.
 async fn kill_again_and_again(
-    servers: Servers,
+    servers: Arc<Private>,
     up: watch::Sender<bool>,
     pause: Duration,
     kills: Kills,
@@ -228,7 +232,7 @@ async fn kill_again_and_again(
         let (servers, turn) = (servers.clone(), kills.lock().len());
         up.send_replace(false);
         kills.lock().push((clock.now(), None));
-        tokio::task::spawn_blocking(move || servers.kill_and_restart(turn)).await??;
+        tokio::task::spawn_blocking(move || kill_and_restart(&servers, turn)).await??;
         kills.lock()[turn].1 = Some(clock.now());
         up.send_replace(true);
     }
@@ -253,11 +257,11 @@ async fn contests(
         while running.len() < AT_ONCE
             && let Some(seed) = seeds.next()
         {
-            let way = if round.name == Name::Memory { 2000 } else { 0 };
+            let way = if round.kind == Kind::Memory { 2000 } else { 0 };
             running.spawn(contest(subject.clone(), kills.clone(), seed, way, allowed));
         }
         if let Some(checked) = running.join_next().await {
-            report.add(round.name, checked?);
+            report.add(round.kind, checked?);
             progress(&report);
         }
     }

@@ -4,14 +4,15 @@
 use std::path::PathBuf;
 use std::{fs, io};
 
+use idem_tests::private::Kind;
+
 use crate::checker::Verdict;
 use crate::history::History;
-use crate::places::Name;
 
 /// Writes the story of a history to a file beside this program. Returns the story, which begins with the file's path.
-pub(crate) fn kept(name: Name, verdict: Verdict, seed: u64, history: &History) -> String {
-    let story = format!("{name}: {verdict:?}, seed {seed}\n{history}");
-    match write(&format!("{name}-{seed}.txt"), &story) {
+pub(crate) fn kept(kind: Kind, verdict: Verdict, seed: u64, history: &History) -> String {
+    let story = format!("{kind}: {verdict:?}, seed {seed}\n{history}");
+    match write(&format!("{kind}-{seed}.txt"), &story) {
         Ok(path) => format!("kept in {}\n{story}", path.display()),
         Err(error) => format!("not kept in a file: {error}\n{story}"),
     }
@@ -32,7 +33,7 @@ mod tests {
     #[test]
     fn a_story_is_kept_with_its_seed() {
         let seed = 17;
-        let text = kept(Name::Memory, Verdict::Rejected, seed, &History::default());
+        let text = kept(Kind::Memory, Verdict::Rejected, seed, &History::default());
         let first = text.lines().next().unwrap_or_default();
         let path = first.strip_prefix("kept in ").expect(&text);
         let story = fs::read_to_string(path).expect(path);

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use idem_histories::failover;
-use idem_histories::places::Name;
 use idem_histories::round::{self, Faults, Round};
+use idem_tests::private::Kind;
 
 /// Contended records of each store in the round that runs with all tests.
 const RECORDS: u64 = 120;
@@ -17,15 +17,15 @@ const RECORDS: u64 = 120;
 /// Pause between two kills of the server.
 const KILLS: Duration = Duration::from_millis(1500);
 
-async fn is_linearizable(name: Name) {
+async fn is_linearizable(kind: Kind) {
     let kills = Faults::LossesAndKills(KILLS);
-    let rounds: &[(Faults, u64)] = match name {
-        Name::Memory | Name::Sqlite => &[(Faults::None, RECORDS)],
+    let rounds: &[(Faults, u64)] = match kind {
+        Kind::Memory | Kind::Sqlite => &[(Faults::None, RECORDS)],
         _ => &[(Faults::None, RECORDS / 3), (kills, RECORDS)],
     };
     for (faults, records) in rounds.iter().copied() {
         let round = Round {
-            name,
+            kind,
             records,
             seed: 1,
             faults,
@@ -39,36 +39,42 @@ async fn is_linearizable(name: Name) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_memory_store_is_linearizable() {
-    is_linearizable(Name::Memory).await;
+    is_linearizable(Kind::Memory).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sqlite_store_is_linearizable() {
-    is_linearizable(Name::Sqlite).await;
+    is_linearizable(Kind::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn the_postgres_store_is_linearizable() {
-    is_linearizable(Name::Postgres).await;
+    is_linearizable(Kind::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn the_mysql_store_is_linearizable() {
-    is_linearizable(Name::MariaDb).await;
+async fn the_mysql_store_on_mariadb_is_linearizable() {
+    is_linearizable(Kind::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL: cargo xtask test runs it"]
+async fn the_mysql_store_on_mysql_is_linearizable() {
+    is_linearizable(Kind::MySql).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn the_redis_store_is_linearizable() {
-    is_linearizable(Name::Redis).await;
+    is_linearizable(Kind::Redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn the_redis_store_on_a_cluster_is_linearizable() {
-    is_linearizable(Name::RedisCluster).await;
+    is_linearizable(Kind::RedisCluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
