@@ -126,25 +126,33 @@ fn a_takeover_is_refused_only_while_the_sqlite_record_has_an_owner() {
     runtime.block_on(async {
         let store = SqliteStore::open(folder.path().join("records.sqlite"));
         let store = store.await.unwrap();
-        let mut refused = 0;
+        let (mut lease, mut all_refused) = (Duration::from_millis(2), 0);
         for number in 0..200_u8 {
-            let claim = claim(number, 0);
+            let claim = claim(number, 0, lease);
             store.claim(&claim).await.unwrap();
             let observed = store.get(&claim.id).await.unwrap().unwrap().observation();
-            let duplicate = self::claim(number, 1);
+            let duplicate = self::claim(number, 1, lease);
+            let mut refused = 0;
             while let ClaimOutcome::Existing(record) =
                 store.take_over(&observed, &duplicate).await.unwrap()
             {
                 refused += 1;
                 assert!(!duplicate.may_take_over(&observed, &record), "{record:?}");
             }
+            // A machine that is too busy for a takeover before the end of such a lease needs a longer one.
+            if refused == 0 {
+                lease *= 2;
+            }
+            all_refused += refused;
         }
-        assert!(refused > 0, "no takeover came before the end of the lease");
+        assert!(
+            all_refused > 0,
+            "no takeover came before the end of a lease"
+        );
     });
 }
 
-/// A claim with a lease of two milliseconds.
-fn claim(number: u8, claim_id: u8) -> ClaimRequest {
+fn claim(number: u8, claim_id: u8, lease: Duration) -> ClaimRequest {
     let identity = Identity {
         scope: Scope::none(),
         operation: Operation::new("takeover").unwrap(),
@@ -155,7 +163,7 @@ fn claim(number: u8, claim_id: u8) -> ClaimRequest {
         identity,
         fingerprint: Digest::new(1, [0; 4], &[1; 32]),
         claim_id: ClaimId::from_bytes([claim_id; 16]),
-        lease: Duration::from_millis(2),
+        lease,
         retention: Duration::from_secs(60),
         on_crash: OnCrash::Rerun,
         owner_label: None,
