@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use idem_examples::queue::{Bank, Broker, Delivery, Deposit, Message, Source, Tally, consume};
+use idem_tests::until;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
@@ -65,7 +66,7 @@ pub(crate) async fn each_effect_happens_once(
     };
     let mut cuts = [500, 1_200, 2_000].into_iter().peekable();
     let running = Consumers::start(&test_bank.bank, &service, &counts);
-    eventually("each message has arrived", async || {
+    until(async || {
         if cuts.next_if(|at| counts.total() > *at).is_some() {
             cut();
         }
@@ -119,18 +120,12 @@ pub(crate) async fn a_duplicate_in_flight_is_redelivered(
     test_bank.bank.until_one_waits().await;
     broker.send(&deposit("twice", "slow")).await.unwrap();
     let tally = &test_bank.bank.tally;
-    eventually("the duplicate is returned", async || {
-        tally.later.load(Relaxed) >= 1
-    })
-    .await;
+    until(async || tally.later.load(Relaxed) >= 1).await;
     assert_eq!(test_bank.bank.booked().await.unwrap(), (0, 0));
     assert_eq!(tally.done.load(Relaxed), 0);
 
     test_bank.bank.hold(None);
-    eventually("both deliveries are acknowledged", async || {
-        acknowledged(tally) >= 2
-    })
-    .await;
+    until(async || acknowledged(tally) >= 2).await;
     running.stop().await;
     assert_eq!(test_bank.bank.booked().await.unwrap(), (1, 1));
     assert_eq!(broker.unsettled().await.unwrap(), 0);
@@ -158,15 +153,12 @@ pub(crate) async fn a_poison_message_is_buried_once(service: impl Connect, broke
     let running = Consumers::start(&test_bank.bank, &Arc::new(service), &counts);
     let tally = &test_bank.bank.tally;
     broker.send(&good[0]).await.unwrap();
-    eventually("the first deposit is booked", async || {
-        acknowledged(tally) >= 1
-    })
-    .await;
+    until(async || acknowledged(tally) >= 1).await;
     for message in poison.iter().chain(&poison) {
         broker.send(message).await.unwrap();
     }
     broker.send(&good[1]).await.unwrap();
-    eventually("all messages are settled", async || {
+    until(async || {
         test_bank.bank.booked().await.unwrap() == (2, 2) && tally.dead.load(Relaxed) >= 12
     })
     .await;
@@ -224,10 +216,7 @@ pub(crate) async fn a_killed_consumer_leaves_no_row(
 
     let running = Consumers::start(&test_bank.bank, &Arc::new(service), &Arc::default());
     let tally = &test_bank.bank.tally;
-    eventually("another consumer handles the message", async || {
-        acknowledged(tally) >= 1
-    })
-    .await;
+    until(async || acknowledged(tally) >= 1).await;
     running.stop().await;
     assert_eq!(test_bank.bank.booked().await.unwrap(), (1, 1));
     assert_eq!(tally.dead.load(Relaxed), 0);
@@ -434,13 +423,5 @@ impl<D: Delivery> Delivery for Forced<D> {
 
     async fn bury(&self, reason: &str) -> anyhow::Result<()> {
         self.delivery.bury(reason).await
-    }
-}
-
-pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !condition().await {
-        assert!(Instant::now() < deadline, "{what}");
-        sleep(Duration::from_millis(10)).await;
     }
 }

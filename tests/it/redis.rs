@@ -19,7 +19,11 @@ use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{
     Identity, Key, OnCrash, Operation, RecordId, RedisStore, Scope, Store, StoreErrorKind,
 };
+use idem_servers::Server;
+use idem_tests::until;
 use tokio::net::TcpListener;
+
+use crate::records::fresh;
 
 fn url() -> String {
     std::env::var("IDEM_TEST_REDIS_URL").unwrap()
@@ -35,6 +39,27 @@ async fn store() -> (RedisStore, String) {
     let prefix = format!("it-{:032x}:", rand::random::<u128>());
     let store = RedisStore::connect(&url()).await.unwrap();
     (store.with_prefix(&prefix).unwrap(), prefix)
+}
+
+/// Claims fresh keys until a claim is granted. Returns the kinds of the errors until then, all of which can be retried.
+async fn until_granted(store: &RedisStore) -> Vec<StoreErrorKind> {
+    let mut kinds = Vec::new();
+    until(async || match store.claim(&fresh()).await {
+        Ok(ClaimOutcome::Granted(_)) => true,
+        Ok(other) => panic!("{other:?} for a fresh key"),
+        Err(error) => {
+            assert!(error.is_retryable(), "{error:?}");
+            kinds.push(error.kind());
+            false
+        }
+    })
+    .await;
+    kinds
+}
+
+/// Asks a server until its answer contains this text.
+async fn until_said(server: &Server, question: &str, answer: &str) {
+    until(async || server.query(question).unwrap().contains(answer)).await;
 }
 
 fn claim(on_crash: OnCrash) -> ClaimRequest {

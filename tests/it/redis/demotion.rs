@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use idem_runtime::store::ClaimOutcome;
 use idem_runtime::{Call, Error, Idem, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, Server};
 use idem_tests::proxy::Proxy;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::error_replies::{replica_of, until_said};
+use super::error_replies::replica_of;
+use super::{until_granted, until_said};
 use crate::records::{HOUR, fresh};
 
 /// Longest time until a store finds the new primary: some pauses between reconnections.
@@ -68,24 +68,6 @@ impl Pair {
 
 fn address(server: &Server) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], server.port()))
-}
-
-/// Claims until a claim is granted. Returns the kinds of the errors until then.
-async fn until_granted(store: &RedisStore) -> Vec<StoreErrorKind> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut kinds = Vec::new();
-    loop {
-        match store.claim(&fresh()).await {
-            Ok(ClaimOutcome::Granted(_)) => return kinds,
-            Ok(other) => panic!("{other:?} for a fresh key"),
-            Err(error) => {
-                assert!(error.is_retryable(), "{error:?}");
-                assert!(Instant::now() < deadline, "never granted: {error:?}");
-                kinds.push(error.kind());
-                sleep(Duration::from_millis(20)).await;
-            }
-        }
-    }
 }
 
 async fn claims_again(pair: &Pair, store: &RedisStore) {

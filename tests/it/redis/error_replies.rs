@@ -10,7 +10,7 @@ use idem_runtime::{OnCrash, RedisStore, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, Server};
 use tokio::time::sleep;
 
-use super::{claim, key, own};
+use super::{claim, key, own, until_said};
 use crate::records::{fresh, full_text};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,21 +32,6 @@ async fn until_refused<T: std::fmt::Debug>(
             Err(error) if error.kind() != StoreErrorKind::Timeout => return error,
             other => assert!(Instant::now() < deadline, "never refused: {other:?}"),
         }
-        sleep(Duration::from_millis(10)).await;
-    }
-}
-
-pub(super) async fn until_said(server: &Server, question: &str, answer: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let said = server.query(question).unwrap();
-        if said.contains(answer) {
-            return;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{question}: never {answer}: {said}"
-        );
         sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,17 +1,13 @@
 //! Stores on the primary that sentinels name. The case table runs on such a store too (`conformance: redis_sentinel::*`).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use idem_runtime::store::ClaimOutcome;
-use idem_runtime::{RedisConnection, RedisStore, Store, StoreErrorKind};
+use idem_runtime::{RedisConnection, RedisStore, StoreErrorKind};
 use idem_servers::{Options, RedisSentinels};
+use idem_tests::until;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 
-use crate::records::fresh;
-
-/// Longest time until the sentinels have replaced a primary and the store has found the new one.
-const PATIENCE: Duration = Duration::from_secs(120);
+use super::until_granted;
 
 async fn start() -> RedisSentinels {
     let started = spawn_blocking(|| RedisSentinels::start(&Options::fast()));
@@ -24,22 +20,6 @@ async fn connect(
 ) -> Result<RedisStore, idem_runtime::StoreError> {
     let urls = sentinels.urls();
     RedisStore::connect_sentinel(urls.iter().map(String::as_str), &format!("redis://{name}/")).await
-}
-
-/// Claims until a claim is granted. Every error until then must be retryable.
-async fn until_granted(store: &RedisStore) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match store.claim(&fresh()).await {
-            Ok(ClaimOutcome::Granted(_)) => return,
-            Ok(other) => panic!("{other:?} for a fresh key"),
-            Err(error) => {
-                assert!(error.is_retryable(), "{error:?}");
-                assert!(Instant::now() < deadline, "never granted: {error:?}");
-                sleep(Duration::from_millis(20)).await;
-            }
-        }
-    }
 }
 
 /// Number of keys of a server.
@@ -104,11 +84,7 @@ async fn a_demoted_primary_leads_to_a_new_search() {
     let first = sentinels.primary().unwrap();
     let failover = format!("SENTINEL FAILOVER {}", RedisSentinels::NAME);
     sentinels.sentinels()[0].query(&failover).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while sentinels.primary().is_none_or(|it| it == first) {
-        assert!(Instant::now() < deadline, "no failover");
-        sleep(Duration::from_millis(50)).await;
-    }
+    until(async || sentinels.primary().is_some_and(|it| it != first)).await;
     let second = sentinels.wait_until_complete().unwrap();
     let before = keys(&sentinels, second);
     until_granted(&store).await;

@@ -1,18 +1,13 @@
 //! A store replaces a connection to a Redis Cluster that no longer answers. The cluster connection of redis-rs can
 //! deadlock after a node is lost, and then never answers again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use idem_runtime::store::ClaimOutcome;
-use idem_runtime::{RedisConnection, RedisStore, Store, StoreErrorKind};
+use idem_runtime::{RedisConnection, RedisStore, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::records::fresh;
-
-/// Longest time until a store gets an answer again. It covers two calls, a new connection, which waits twice for a
-/// stopped node, and some pauses for a slow machine.
-const PATIENCE: Duration = Duration::from_secs(40);
+use super::until_granted;
 
 /// Runtime of a driver that is no longer polled.
 struct Stopped(Option<Runtime>);
@@ -37,31 +32,14 @@ async fn stuck(urls: &[String]) -> (RedisConnection, Stopped) {
     .unwrap()
 }
 
-/// Claims until a claim is granted. Returns the number of claims without an answer.
-async fn until_granted(store: &RedisStore) -> usize {
-    let deadline = Instant::now() + PATIENCE;
-    let mut unanswered = 0;
-    loop {
-        match store.claim(&fresh()).await {
-            Ok(ClaimOutcome::Granted(_)) => return unanswered,
-            Ok(other) => panic!("{other:?} for a fresh key"),
-            Err(error) => {
-                assert!(error.is_retryable(), "{error:?}");
-                assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error:?}");
-                assert!(Instant::now() < deadline, "never answered: {error:?}");
-                unanswered += 1;
-            }
-        }
-    }
-}
-
 async fn is_answered_again(store: &RedisStore) {
-    assert_ne!(
-        until_granted(store).await,
-        0,
-        "the connection was not stuck"
+    let unanswered = until_granted(store).await;
+    assert!(!unanswered.is_empty(), "the connection was not stuck");
+    assert!(
+        unanswered.iter().all(|it| *it == StoreErrorKind::Timeout),
+        "{unanswered:?}"
     );
-    assert_eq!(until_granted(store).await, 0, "the new connection is used");
+    assert_eq!(until_granted(store).await, [], "the new connection is used");
 }
 
 #[tokio::test(flavor = "multi_thread")]
