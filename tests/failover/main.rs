@@ -24,6 +24,7 @@ mod engine;
 mod galera;
 mod group;
 mod load;
+mod patroni;
 mod postgres;
 mod report;
 mod sentinel;
@@ -41,6 +42,7 @@ use self::engine::Engine;
 use self::galera::Galera;
 use self::group::Group;
 use self::load::Plan;
+use self::patroni::UnderPatroni;
 use self::postgres::{Postgres, Replication};
 use self::report::Report;
 use self::sentinel::{Guard, Sentinel};
@@ -48,8 +50,8 @@ use self::sentinel::{Guard, Sentinel};
 const USAGE: &str = "\
 Usage: failover [--engine NAME]... [--rounds N] [--keys N]
 
-  --engine NAME   postgres-sync, postgres-async, galera, group, group-all, sentinel, sentinel-wait, sentinel-both,
-                  or all; may be repeated (postgres-sync)
+  --engine NAME   postgres-sync, postgres-async, patroni, galera, group, group-all, sentinel, sentinel-wait,
+                  sentinel-both, or all; may be repeated (postgres-sync)
   --rounds N      failovers of each engine (3)
   --keys N        keys that are answered before each failover, and keys that are begun after it (60)
 ";
@@ -59,6 +61,7 @@ Usage: failover [--engine NAME]... [--rounds N] [--keys N]
 enum Name {
     PostgresSync,
     PostgresAsync,
+    Patroni,
     Galera,
     Group,
     GroupAll,
@@ -68,9 +71,10 @@ enum Name {
 }
 
 impl Name {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::PostgresSync,
         Self::PostgresAsync,
+        Self::Patroni,
         Self::Galera,
         Self::Group,
         Self::GroupAll,
@@ -83,6 +87,7 @@ impl Name {
         match self {
             Self::PostgresSync => "postgres-sync",
             Self::PostgresAsync => "postgres-async",
+            Self::Patroni => "patroni",
             Self::Galera => "galera",
             Self::Group => "group",
             Self::GroupAll => "group-all",
@@ -103,6 +108,7 @@ impl Name {
                 let engine = Postgres::start(Replication::Asynchronous).await?;
                 self.run_on(engine, plan).await
             }
+            Self::Patroni => self.run_on(UnderPatroni::start().await?, plan).await,
             Self::Galera => {
                 let engine = Galera::start().await?;
                 self.run_on(engine, plan).await

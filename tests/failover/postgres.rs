@@ -58,25 +58,13 @@ impl Engine for Postgres {
         self.replication == Replication::Synchronous
     }
 
-    /// The pool does not ping before each use, so it has to get rid of dead connections by the errors of calls.
     async fn client(&self, _: usize) -> anyhow::Result<Client> {
-        let options = PgConnectOptions::new_without_pgpass()
-            .host("127.0.0.1")
-            .port(self.address.address().port())
-            .username("postgres")
-            .database("postgres");
-        let pool = PgPoolOptions::new()
-            .max_connections(8)
-            .acquire_timeout(Duration::from_secs(5))
-            .test_before_acquire(false)
-            .connect_with(options)
-            .await?;
-        let store = || PostgresStore::new(pool.clone());
-        Ok(Client::with_transactions(store, pool.clone()))
+        client(self.address.address().port()).await
     }
 
-    /// An asynchronous standby lags behind at the moment of the fault. Every second time the address leads to the standby before its promotion, as it does when an operator moves a name
-    /// first. Connections then reach a server that refuses writes.
+    /// An asynchronous standby lags behind at the moment of the fault. Every second time the address leads to the standby
+    /// before its promotion, as it does when an operator moves a name first. Connections then reach a server that refuses
+    /// writes.
     async fn fail(&mut self, round: u32) -> anyhow::Result<String> {
         let standby = self.standby.take().context("there is no standby")?;
         let moves_first = round.is_multiple_of(2);
@@ -110,6 +98,28 @@ impl Engine for Postgres {
         self.standby = Some(blocking(|| follow(&self.primary, self.replication))?);
         Ok(())
     }
+}
+
+/// Options of a superuser at this port.
+pub(crate) fn options(port: u16) -> PgConnectOptions {
+    PgConnectOptions::new_without_pgpass()
+        .host("127.0.0.1")
+        .port(port)
+        .username("postgres")
+        .database("postgres")
+}
+
+/// A client of the server at this port. Its pool does not ping before each use, so it has to get rid of dead connections by
+/// the errors of calls.
+pub(crate) async fn client(port: u16) -> anyhow::Result<Client> {
+    let pool = PgPoolOptions::new()
+        .max_connections(8)
+        .acquire_timeout(Duration::from_secs(5))
+        .test_before_acquire(false)
+        .connect_with(options(port))
+        .await?;
+    let store = || PostgresStore::new(pool.clone());
+    Ok(Client::with_transactions(store, pool.clone()))
 }
 
 /// Stops the replication, and waits until calls have written more than the standby has.

@@ -72,7 +72,7 @@ impl Need {
     /// Debian packages that provide it; `None` for all packages of the tests.
     pub(crate) fn packages(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::Postgres => Some(&["postgresql", "pgbouncer"]),
+            Self::Postgres => Some(&["postgresql", "pgbouncer", "patroni", "etcd-server"]),
             Self::MariaDb => Some(&["mariadb-server", "galera-4", "rsync"]),
             Self::Redis | Self::RedisCluster => Some(&["redis-server"]),
             Self::RabbitMq => Some(&["rabbitmq-server"]),
@@ -299,7 +299,7 @@ pub(crate) const AREAS: &[Area] = &[
             ("drops", &["postgres"]),
             ("clients", &["postgres"]),
             ("crash", &["postgres", "pgbouncer"]),
-            ("failover", &["postgres-sync", "postgres-async"]),
+            ("failover", &["postgres-sync", "postgres-async", "patroni"]),
         ],
         needs: &[Postgres, Python],
     },
@@ -308,7 +308,10 @@ pub(crate) const AREAS: &[Area] = &[
         about: "the MySQL and MariaDB store",
         runs: &[
             ("integration", &["mysql", "maria_db", "mariadb"]),
-            ("conformance", &["mysql::", "mariadb::", "galera::"]),
+            (
+                "conformance",
+                &["mysql::", "mariadb::", "on_galera::", "on_group::"],
+            ),
             ("histories", &["mysql", "mariadb"]),
             ("drops", &["mysql::", "mariadb::"]),
             ("crash", &["mariadb", "mysql"]),

@@ -38,6 +38,8 @@ pub(crate) const RABBITMQ_SERVER: Binary = Binary::new("rabbitmq-server", "rabbi
 /// Port mapper of Erlang nodes.
 pub(crate) const EPMD: Binary = Binary::new("epmd", "rabbitmq-server");
 pub(crate) const NATS_SERVER: Binary = Binary::new("nats-server", "nats-server");
+pub(crate) const ETCD: Binary = Binary::new("etcd", "etcd-server");
+pub(crate) const PATRONI: Binary = Binary::new("patroni", "patroni");
 /// Driver of the browser.
 pub(crate) const CHROMEDRIVER: Binary = Binary::new("chromedriver", "chromium-driver");
 pub(crate) const CHROMIUM: Binary = Binary::new("chromium", "chromium");
@@ -53,7 +55,7 @@ pub(crate) const PGBOUNCER: Binary = Binary::new("pgbouncer", "pgbouncer");
 /// Third-party HTTP client of the tests.
 const CURL: Binary = Binary::new("curl", "curl");
 
-const ALL: [Binary; 22] = [
+const ALL: [Binary; 24] = [
     POSTGRES,
     INITDB,
     PSQL,
@@ -68,6 +70,8 @@ const ALL: [Binary; 22] = [
     RABBITMQ_SERVER,
     EPMD,
     NATS_SERVER,
+    ETCD,
+    PATRONI,
     CHROMEDRIVER,
     CHROMIUM,
     PROMETHEUS,

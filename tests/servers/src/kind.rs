@@ -11,7 +11,7 @@ use crate::guardian::Guardian;
 use crate::options::Options;
 use crate::programs::Programs;
 use crate::release::Release;
-use crate::{binaries, galera_node, my_sql, pg_bouncer, rabbit_mq, sentinel_node};
+use crate::{binaries, galera_node, my_sql, patroni, pg_bouncer, rabbit_mq, sentinel_node};
 
 /// Time limit for a server's start, including crash recovery.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -66,6 +66,8 @@ pub(crate) enum Kind {
     Sentinel,
     RabbitMq,
     Nats,
+    Etcd,
+    PatroniNode,
     ChromeDriver,
     Prometheus,
 }
@@ -88,6 +90,8 @@ impl Kind {
             Self::Redis | Self::Sentinel => binaries::REDIS_SERVER,
             Self::RabbitMq => binaries::RABBITMQ_SERVER,
             Self::Nats => binaries::NATS_SERVER,
+            Self::Etcd => binaries::ETCD,
+            Self::PatroniNode => binaries::PATRONI,
             Self::ChromeDriver => binaries::CHROMEDRIVER,
             Self::Prometheus => binaries::PROMETHEUS,
         }
@@ -102,8 +106,10 @@ impl Kind {
             Self::PgBouncer { .. } => Release::PG_BOUNCER,
             Self::MariaDb => Release::MARIA_DB,
             Self::Redis | Self::Sentinel => Release::REDIS,
-            // Galera needs more programs than its server's, and the others are no stores.
+            // Galera and Patroni need more programs than their servers', and the others are no stores.
             Self::GaleraNode
+            | Self::PatroniNode
+            | Self::Etcd
             | Self::RabbitMq
             | Self::Nats
             | Self::ChromeDriver
@@ -116,10 +122,11 @@ impl Kind {
     }
 
     /// Signal that ends the server. PostgreSQL has many processes: at `SIGQUIT` the first one ends the others
-    /// immediately.
+    /// immediately. Patroni ends its PostgreSQL only if it may.
     pub(crate) fn stop(self) -> &'static str {
         match self {
             Self::Postgres | Self::PostgresStandby { .. } => "QUIT",
+            Self::PatroniNode => "TERM",
             Self::PgBouncer { .. }
             | Self::MariaDb
             | Self::GaleraNode
@@ -128,6 +135,7 @@ impl Kind {
             | Self::Sentinel
             | Self::RabbitMq
             | Self::Nats
+            | Self::Etcd
             | Self::ChromeDriver
             | Self::Prometheus => "KILL",
         }
@@ -136,7 +144,7 @@ impl Kind {
     pub(crate) fn start_limit(self) -> Duration {
         match self {
             // Nodes that join get their data one after the other.
-            Self::GaleraNode => 4 * START_LIMIT,
+            Self::GaleraNode | Self::PatroniNode => 4 * START_LIMIT,
             _ => START_LIMIT,
         }
     }
@@ -174,6 +182,10 @@ impl Kind {
                 std::fs::write(outside.join("sentinel.conf"), text)?;
             }
             Self::MySql => std::fs::write(outside.join("init.sql"), my_sql::INIT)?,
+            Self::PatroniNode => {
+                let text = patroni::configuration(outside, port, options)?;
+                std::fs::write(outside.join(patroni::CONFIGURATION), text)?;
+            }
             _ => {}
         }
         match self {
@@ -230,6 +242,8 @@ impl Kind {
             | Self::Sentinel
             | Self::RabbitMq
             | Self::Nats
+            | Self::Etcd
+            | Self::PatroniNode
             | Self::ChromeDriver
             | Self::Prometheus => Ok(()),
         }?;
@@ -292,6 +306,14 @@ impl Kind {
                     ("store_dir", format!("{directory}/data")),
                 ],
             ),
+            Self::Etcd => (
+                Vec::new(),
+                vec![
+                    ("data-dir", format!("{directory}/data")),
+                    ("listen-client-urls", format!("http://127.0.0.1:{port}")),
+                    ("advertise-client-urls", format!("http://127.0.0.1:{port}")),
+                ],
+            ),
             Self::ChromeDriver => (Vec::new(), vec![("port", port.to_string())]),
             Self::Prometheus => (
                 Vec::new(),
@@ -303,6 +325,7 @@ impl Kind {
             // The settings of these are in a file.
             Self::PgBouncer { .. } => return vec![format!("{directory}/pgbouncer.ini")],
             Self::Sentinel => return sentinel_node::arguments(&directory.to_string()),
+            Self::PatroniNode => return vec![format!("{directory}/{}", patroni::CONFIGURATION)],
             Self::RabbitMq => return Vec::new(),
         };
         let own = options.settings.iter();
@@ -345,7 +368,10 @@ impl Kind {
         };
         let mut client;
         match self {
-            Self::Postgres | Self::PostgresStandby { .. } | Self::PgBouncer { .. } => {
+            Self::Postgres
+            | Self::PostgresStandby { .. }
+            | Self::PatroniNode
+            | Self::PgBouncer { .. } => {
                 client = program(binaries::PSQL)?;
                 client.arg("--host").arg(directory);
                 client.args(["--port", &port, "--username=postgres", "--dbname=postgres"]);
@@ -364,7 +390,7 @@ impl Kind {
                 client = program(binaries::REDIS_CLI)?;
                 client.arg("-e").arg("-s").arg(socket);
             }
-            Self::RabbitMq | Self::Nats | Self::ChromeDriver | Self::Prometheus => {
+            Self::RabbitMq | Self::Nats | Self::Etcd | Self::ChromeDriver | Self::Prometheus => {
                 bail!("{self:?} has no client program for queries")
             }
         }
@@ -373,9 +399,12 @@ impl Kind {
 
     pub(crate) fn ready(self) -> Ready {
         match self {
-            Self::Postgres | Self::PostgresStandby { .. } | Self::MariaDb | Self::MySql => {
-                Ready::Answers("SELECT 1", "1")
-            }
+            Self::Postgres
+            | Self::PostgresStandby { .. }
+            | Self::PatroniNode
+            | Self::MariaDb
+            | Self::MySql => Ready::Answers("SELECT 1", "1"),
+            Self::Etcd => Ready::Logs("ready to serve client requests"),
             Self::PgBouncer { .. } => Ready::Logs("process up"),
             Self::GaleraNode => Ready::Answers(galera_node::PROBE, "Synced"),
             Self::Redis | Self::Sentinel => Ready::Answers("PING", "PONG"),

@@ -2,8 +2,8 @@
 //! stopped by process id.
 //!
 //! A [`Server`] is one process on 127.0.0.1 with its own data. A [`RedisCluster`], a [`GaleraCluster`], a
-//! [`GroupReplication`] and [`RedisSentinels`] are several that know each other. Each can be killed, restarted on the same port with the same
-//! data, paused and resumed, from any thread. Nothing stays behind: neither after a drop or a panic, nor after the
+//! [`GroupReplication`], a [`Patroni`] and [`RedisSentinels`] are several that know each other. Each can be killed,
+//! restarted on the same port with the same data, paused and resumed, from any thread. Nothing stays behind: neither after a drop or a panic, nor after the
 //! test's own process was interrupted or killed, see [`Server`].
 
 mod binaries;
@@ -15,6 +15,7 @@ mod guardian;
 mod kind;
 mod my_sql;
 mod options;
+mod patroni;
 mod pg_bouncer;
 mod port;
 mod programs;
@@ -29,6 +30,7 @@ pub use crate::cluster::RedisCluster;
 pub use crate::galera::GaleraCluster;
 pub use crate::group_replication::{GroupReplication, Primaries};
 pub use crate::options::Options;
+pub use crate::patroni::Patroni;
 pub use crate::programs::Programs;
 pub use crate::release::{NEWEST, Release};
 pub use crate::sentinel::RedisSentinels;

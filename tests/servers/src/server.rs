@@ -17,6 +17,7 @@ use crate::my_sql;
 use crate::options::Options;
 use crate::port::free_port;
 use crate::programs::Programs;
+use crate::release::Release;
 
 /// A private server on 127.0.0.1, stopped on drop.
 ///
@@ -84,6 +85,16 @@ impl Server {
         Self::new(Kind::MySql, options)
     }
 
+    /// Starts MySQL like [`my_sql`](Self::my_sql). Returns `None` if it is not installed.
+    ///
+    /// # Errors
+    ///
+    /// MySQL did not start; the end of its log is part of the error.
+    pub fn installed_my_sql(options: &Options) -> anyhow::Result<Option<Self>> {
+        let installed = Release::MY_SQL.programs().is_ok();
+        installed.then(|| Self::my_sql(options)).transpose()
+    }
+
     /// Starts Redis.
     ///
     /// # Errors
@@ -101,6 +112,16 @@ impl Server {
     /// Starts a Redis Sentinel. The options are lines of its configuration.
     pub(crate) fn redis_sentinel(options: &Options) -> anyhow::Result<Self> {
         Self::new(Kind::Sentinel, options)
+    }
+
+    /// Starts etcd. The options must have the addresses for its peers.
+    pub(crate) fn etcd(options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::Etcd, options)
+    }
+
+    /// Starts a Patroni, which starts a PostgreSQL. The options are those of its [configuration](crate::patroni).
+    pub(crate) fn patroni_node(options: &Options) -> anyhow::Result<Self> {
+        Self::new(Kind::PatroniNode, options)
     }
 
     /// Starts RabbitMQ without plugins, with an administrator `guest` whose password is `guest`. Its Erlang node has a
@@ -149,7 +170,10 @@ impl Server {
     pub fn url(&self) -> String {
         let port = self.port;
         match self.kind {
-            Kind::Postgres | Kind::PostgresStandby { .. } | Kind::PgBouncer { .. } => {
+            Kind::Postgres
+            | Kind::PostgresStandby { .. }
+            | Kind::PatroniNode
+            | Kind::PgBouncer { .. } => {
                 format!("postgres://postgres@127.0.0.1:{port}/postgres")
             }
             Kind::MariaDb | Kind::GaleraNode => format!("mysql://root@127.0.0.1:{port}/mysql"),
@@ -157,7 +181,9 @@ impl Server {
             Kind::Redis | Kind::Sentinel => format!("redis://127.0.0.1:{port}/"),
             Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{port}/%2f"),
             Kind::Nats => format!("nats://127.0.0.1:{port}"),
-            Kind::ChromeDriver | Kind::Prometheus => format!("http://127.0.0.1:{port}"),
+            Kind::Etcd | Kind::ChromeDriver | Kind::Prometheus => {
+                format!("http://127.0.0.1:{port}")
+            }
         }
     }
 
@@ -275,14 +301,18 @@ impl Server {
             None => kind.programs()?,
         };
         let user = match kind {
-            Kind::Postgres | Kind::PostgresStandby { .. } | Kind::PgBouncer { .. } => {
-                programs.user("postgres")?
-            }
+            Kind::Postgres
+            | Kind::PostgresStandby { .. }
+            | Kind::PatroniNode
+            | Kind::PgBouncer { .. } => programs.user("postgres")?,
             Kind::MariaDb | Kind::GaleraNode | Kind::MySql => programs.user("mysql")?,
             Kind::RabbitMq => programs.user("rabbitmq")?,
-            Kind::Redis | Kind::Sentinel | Kind::Nats | Kind::ChromeDriver | Kind::Prometheus => {
-                None
-            }
+            Kind::Redis
+            | Kind::Sentinel
+            | Kind::Nats
+            | Kind::Etcd
+            | Kind::ChromeDriver
+            | Kind::Prometheus => None,
         };
         let binary = programs.find(kind.binary())?;
         let temporary = programs.directory()?;

@@ -1,0 +1,243 @@
+//! Patroni: two PostgreSQL servers, of which it makes one the primary, and the etcd that keeps its decisions.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::binaries;
+use crate::options::Options;
+use crate::port::free_port;
+use crate::server::Server;
+
+/// Time limit for a primary and its standby to agree.
+const AGREEMENT_LIMIT: Duration = Duration::from_secs(120);
+/// Time limit for an answer of Patroni's API. A switchover is answered when it is over.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(100);
+
+/// Two PostgreSQL servers under Patroni on 127.0.0.1, and etcd. They are stopped on drop. The primary acknowledges a commit
+/// after its standby has it on disk.
+#[derive(Debug)]
+pub struct Patroni {
+    nodes: Vec<Node>,
+    _etcd: Server,
+}
+
+/// A Patroni and its PostgreSQL.
+#[derive(Debug)]
+struct Node {
+    /// Patroni's process. Its port is that of PostgreSQL.
+    server: Server,
+    name: &'static str,
+    /// Port of Patroni's API.
+    api: u16,
+}
+
+impl Patroni {
+    /// Starts etcd and the nodes, and waits until the standby follows the primary synchronously.
+    ///
+    /// A primary that is gone is replaced after ten seconds.
+    ///
+    /// # Errors
+    ///
+    /// Patroni, etcd or PostgreSQL is not installed, or the nodes did not start or did not agree.
+    pub fn start() -> anyhow::Result<Self> {
+        let peers = format!("http://127.0.0.1:{}", free_port()?);
+        let etcd = Options::fast()
+            .set("listen-peer-urls", &peers)
+            .set("initial-advertise-peer-urls", &peers)
+            .set("initial-cluster", &format!("default={peers}"));
+        let etcd = Server::etcd(&etcd)?;
+        let mut nodes = Vec::new();
+        for name in ["node1", "node2"] {
+            let api = free_port()?;
+            let options = Options::durable()
+                .set("name", name)
+                .set("api", &api.to_string())
+                .set("etcd", &etcd.port().to_string());
+            let server = Server::patroni_node(&options)?;
+            nodes.push(Node { server, name, api });
+        }
+        let patroni = Self { nodes, _etcd: etcd };
+        patroni.wait_until_complete()?;
+        Ok(patroni)
+    }
+
+    /// The servers. Their ports are those of PostgreSQL.
+    pub fn servers(&self) -> impl Iterator<Item = &Server> {
+        self.nodes.iter().map(|it| &it.server)
+    }
+
+    /// Waits until a node is the primary, and returns its index.
+    ///
+    /// # Errors
+    ///
+    /// None became the primary in time.
+    pub fn primary(&self) -> anyhow::Result<usize> {
+        let deadline = Instant::now() + AGREEMENT_LIMIT;
+        loop {
+            let is_primary = |node: &Node| node.ask("GET", "/primary", "").is_ok();
+            if let Some(primary) = self.nodes.iter().position(is_primary) {
+                return Ok(primary);
+            }
+            ensure!(Instant::now() < deadline, "no node became the primary");
+            sleep(POLL);
+        }
+    }
+
+    /// Waits until there is a primary with a synchronous standby, and returns the index of the primary.
+    ///
+    /// # Errors
+    ///
+    /// That took longer than two minutes.
+    pub fn wait_until_complete(&self) -> anyhow::Result<usize> {
+        const SYNCHRONOUS: &str = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = 'sync'";
+        let deadline = Instant::now() + AGREEMENT_LIMIT;
+        loop {
+            let primary = self.primary()?;
+            let standbys = self.nodes[primary].server.query(SYNCHRONOUS);
+            if standbys.as_ref().is_ok_and(|it| it == "1") {
+                return Ok(primary);
+            }
+            if Instant::now() > deadline {
+                bail!("the standby does not follow in time: {standbys:?}");
+            }
+            sleep(POLL);
+        }
+    }
+
+    /// Asks Patroni to make the other node the primary, and waits until it has.
+    ///
+    /// # Errors
+    ///
+    /// Patroni refused for too long. It does so until it knows that the standby is synchronous.
+    pub fn switch_over(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + AGREEMENT_LIMIT;
+        let primary = &self.nodes[self.wait_until_complete()?];
+        let leader = format!("{{\"leader\": \"{}\"}}", primary.name);
+        loop {
+            match primary.ask("POST", "/switchover", &leader) {
+                Err(_) if Instant::now() < deadline => sleep(POLL),
+                done => return done,
+            }
+        }
+    }
+
+    /// Kills a node: its Patroni and its PostgreSQL. [`restart`](Self::restart) starts it again.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be killed.
+    pub fn kill(&self, node: usize) -> anyhow::Result<()> {
+        let node = &self.nodes[node];
+        node.server.kill()?;
+        node.kill_postgres();
+        Ok(())
+    }
+
+    /// Starts a node that was killed, and waits until it follows the primary.
+    ///
+    /// # Errors
+    ///
+    /// It did not start or did not follow in time.
+    pub fn restart(&self, node: usize) -> anyhow::Result<()> {
+        self.nodes[node].server.restart()?;
+        self.wait_until_complete().map(drop)
+    }
+}
+
+impl Drop for Patroni {
+    /// A Patroni that is killed leaves its PostgreSQL running.
+    fn drop(&mut self) {
+        for node in &self.nodes {
+            let _ = node.server.kill();
+            node.kill_postgres();
+        }
+    }
+}
+
+impl Node {
+    /// Sends a request to the API. An answer other than 200 is an error.
+    fn ask(&self, method: &str, path: &str, body: &str) -> anyhow::Result<()> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.api))?;
+        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}"
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let first = answer.lines().next().unwrap_or_default();
+        ensure!(first.contains(" 200 "), "{method} {path}: {answer}");
+        Ok(())
+    }
+
+    /// Kills PostgreSQL, which is no child of Patroni's process.
+    fn kill_postgres(&self) {
+        let data = self.server.directory().join("data");
+        let file = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
+        let Some(pid) = file.lines().next() else {
+            return;
+        };
+        // The file of a PostgreSQL that ended long ago may name another process.
+        let mut ps = Command::new("ps");
+        let arguments = ps.args(["-o", "args=", "-p", pid]).output();
+        let arguments = arguments.map(|it| it.stdout).unwrap_or_default();
+        if String::from_utf8_lossy(&arguments).contains(&*data.to_string_lossy()) {
+            let _ = Command::new("kill").args(["-KILL", pid]).status();
+        }
+    }
+}
+
+pub(crate) const CONFIGURATION: &str = "patroni.yml";
+
+/// Returns the configuration of a node. The options have its name, the port of its API and that of etcd.
+pub(crate) fn configuration(
+    directory: &Path,
+    port: u16,
+    options: &Options,
+) -> anyhow::Result<String> {
+    let value = |name: &str| {
+        let mut settings = options.settings.iter();
+        let found = settings.find_map(|(it, value)| (it == name).then_some(value));
+        found.with_context(|| format!("the options have no {name}"))
+    };
+    let (name, api, etcd) = (value("name")?, value("api")?, value("etcd")?);
+    // Patroni runs more programs than those that are on `PATH`.
+    let programs = binaries::POSTGRES.find()?.canonicalize()?;
+    let programs = programs.parent().context("PostgreSQL has no directory")?;
+    let (directory, programs) = (directory.display(), programs.display());
+    let trusted = "[\"local all all trust\", \"host all all 127.0.0.1/32 trust\", \
+                   \"host replication all 127.0.0.1/32 trust\"]";
+    Ok(format!(
+        "\
+scope: idem
+name: {name}
+restapi: {{listen: \"127.0.0.1:{api}\", connect_address: \"127.0.0.1:{api}\"}}
+etcd3: {{host: \"127.0.0.1:{etcd}\"}}
+bootstrap:
+  dcs:
+    ttl: 10
+    loop_wait: 1
+    retry_timeout: 3
+    synchronous_mode: true
+    postgresql: {{use_pg_rewind: true, use_slots: true, parameters: {{max_connections: 300}}}}
+  initdb: [{{encoding: UTF8}}, {{locale: C}}]
+postgresql:
+  listen: \"127.0.0.1:{port}\"
+  connect_address: \"127.0.0.1:{port}\"
+  data_dir: \"{directory}/data\"
+  bin_dir: \"{programs}\"
+  pgpass: \"{directory}/pgpass\"
+  authentication: {{superuser: {{username: postgres}}, replication: {{username: postgres}}, rewind: {{username: postgres}}}}
+  pg_hba: {trusted}
+  parameters: {{unix_socket_directories: \"{directory}\"}}
+"
+    ))
+}
