@@ -225,7 +225,8 @@ fn main() {
     let postgres = Server::postgres(&options).unwrap();
     let maria_db = Server::maria_db(&options).unwrap();
     let redis = Server::redis(&options).unwrap();
-    let stores: [(&str, Arc<dyn Store>); 4] = runtime.block_on(async {
+    let my_sql = Server::installed_my_sql(&options).unwrap();
+    let stores: Vec<(&str, Arc<dyn Store>)> = runtime.block_on(async {
         let path = folder.path().join("bench.sqlite");
         let sqlite = SqliteStore::open(&path).await.unwrap();
         sqlite.migrate().await.unwrap();
@@ -234,12 +235,18 @@ fn main() {
         let maria_db = MySqlStore::connect(&maria_db.url()).await.unwrap();
         maria_db.migrate().await.unwrap();
         let redis = RedisStore::connect(&redis.url()).await.unwrap();
-        [
-            ("SQLite", Arc::new(sqlite) as _),
-            ("PostgreSQL", Arc::new(postgres) as _),
-            ("MariaDB", Arc::new(maria_db) as _),
-            ("Redis", Arc::new(redis) as _),
-        ]
+        let mut stores = vec![
+            ("SQLite", Arc::new(sqlite) as Arc<dyn Store>),
+            ("PostgreSQL", Arc::new(postgres)),
+            ("MariaDB", Arc::new(maria_db)),
+            ("Redis", Arc::new(redis)),
+        ];
+        if let Some(server) = &my_sql {
+            let my_sql = MySqlStore::connect(&server.url()).await.unwrap();
+            my_sql.migrate().await.unwrap();
+            stores.push(("MySQL", Arc::new(my_sql)));
+        }
+        stores
     });
     for (name, store) in stores.iter().filter(|(name, _)| is_asked_for(name)) {
         on_store(&runtime, name, store, effort);

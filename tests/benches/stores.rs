@@ -31,7 +31,7 @@ use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::query::Query;
 use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{Encode, Row as _, SqlitePool, Type};
+use sqlx::{Encode, MySqlPool, Row as _, SqlitePool, Type};
 use tokio::runtime::Runtime;
 
 /// Number of concurrent calls.
@@ -43,6 +43,8 @@ const FIRST_CALL: Limits = Limits::ratio(1.10, 1.05);
 const POSTGRES_REPLAY: Limits = Limits::ratio(1.40, 1.10);
 const SQLITE_REPLAY: Limits = Limits::ratio(1.30, 1.05);
 const MARIADB_REPLAY: Limits = Limits::ratio(2.30, 1.10);
+/// A replay on MySQL takes two round trips: the insert that finds a duplicate, and the read.
+const MYSQL_REPLAY: Limits = Limits::ratio(3.50, 1.10);
 /// Limits of a script's cost, relative to a command: for one call, and for many concurrent calls.
 const REDIS_REPLAY: Limits = Limits::ratio(1.50, 1.10);
 const REDIS_REPLAYS: Limits = Limits::ratio(3.00, 1.10);
@@ -93,12 +95,16 @@ fn main() {
     let maria_db = Server::maria_db(&options).unwrap();
     let redis = Server::redis(&options).unwrap();
     let heard = Statements::hear(RECORDS);
-    let beds = [
+    let mut beds = vec![
         runtime.block_on(on_sqlite(&dir.path().join("bench.sqlite"), &heard)),
         runtime.block_on(on_postgres(&postgres.url(), &heard)),
         runtime.block_on(on_maria_db(&maria_db.url(), &heard)),
         runtime.block_on(on_redis(&redis.url())),
     ];
+    let my_sql = Server::installed_my_sql(&options).unwrap();
+    if let Some(server) = &my_sql {
+        beds.push(runtime.block_on(on_my_sql(&server.url(), &heard)));
+    }
     drop(heard);
     for bed in beds.iter().filter(|bed| is_asked_for(bed.name)) {
         for tasks in WAVES {
@@ -484,7 +490,8 @@ async fn on_postgres(url: &str, heard: &Statements) -> Bed {
     }
 }
 
-async fn on_maria_db(url: &str, heard: &Statements) -> Bed {
+/// A pool on a server of MariaDB or MySQL with the tables of the contestants, and the store.
+async fn tables_in(url: &str) -> (MySqlPool, MySqlStore) {
     let pool = MySqlPoolOptions::new()
         .max_connections(CONNECTIONS)
         .test_before_acquire(false)
@@ -501,7 +508,13 @@ async fn on_maria_db(url: &str, heard: &Statements) -> Bed {
     .execute(&pool)
     .await
     .unwrap();
-    let (first_call, read, others) = contestants!(
+    (pool, store)
+}
+
+type ByHand = (Contestant, Contestant, (Contestant, Contestant));
+
+fn by_hand_in(pool: &MySqlPool) -> ByHand {
+    contestants!(
         pool,
         "INSERT IGNORE INTO by_hand (id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, \
            attempt, lease_until, retention, on_crash, first_claimed_at, purge_after) \
@@ -512,13 +525,22 @@ async fn on_maria_db(url: &str, heard: &Statements) -> Bed {
         "INSERT IGNORE INTO small (id, token, state) VALUES (?, ?, 'running')",
         "UPDATE small SET state = 'completed', payload = ? WHERE id = ? AND token = ?",
         "SELECT state, payload FROM small WHERE id = ?"
-    );
+    )
+}
+
+/// Order of the parameters of a claim, and of a completion.
+const MYSQL_CLAIM: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 7, 8, 10, 11];
+const MYSQL_COMPLETE: &[usize] = &[5, 6, 4, 1, 2, 3];
+
+async fn on_maria_db(url: &str, heard: &Statements) -> Bed {
+    let (pool, store) = tables_in(url).await;
+    let (first_call, read, others) = by_hand_in(&pool);
     let [claim, complete] = last_of_a_call(heard, store.clone(), async || {}).await;
     let (own, own_claim) = own!(
         pool,
         None,
-        (claim, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 7, 8, 10, 11]),
-        (complete, &[5, 6, 4, 1, 2, 3]),
+        (claim, MYSQL_CLAIM),
+        (complete, MYSQL_COMPLETE),
         // A word in the first line of the first column.
         |row| {
             let head: String = row.get(0);
@@ -531,6 +553,46 @@ async fn on_maria_db(url: &str, heard: &Statements) -> Bed {
         replay: [MARIADB_REPLAY; 2],
         own,
         own_claim,
+        first_call,
+        read,
+        others,
+    }
+}
+
+async fn on_my_sql(url: &str, heard: &Statements) -> Bed {
+    let (pool, store) = tables_in(url).await;
+    let (first_call, read, others) = by_hand_in(&pool);
+    let [claims, completes] = last_of_a_call(heard, store.clone(), async || {}).await;
+    // The same call again is a replay, which ends with the read of the record.
+    let [finds] = last_of_a_call(heard, store.clone(), async || {}).await;
+    let to_claim = move |number| worded((claims, MYSQL_CLAIM), &claim(number));
+    let first_pool = pool.clone();
+    let own = Box::new(move |number| -> Work {
+        let pool = first_pool.clone();
+        Box::pin(async move {
+            let claimed = to_claim(number).execute(&pool).await.unwrap();
+            let fencing_token = claimed.last_insert_id() as i64;
+            let complete = worded(
+                (completes, MYSQL_COMPLETE),
+                &completion(number, fencing_token),
+            );
+            assert_eq!(complete.execute(&pool).await.unwrap().rows_affected(), 1);
+        })
+    });
+    let own_claim = Box::new(move |number| -> Work {
+        let pool = pool.clone();
+        Box::pin(async move {
+            to_claim(number).execute(&pool).await.unwrap_err();
+            let find = worded((finds, &[1]), &claim(number));
+            find.fetch_one(&pool).await.unwrap();
+        })
+    });
+    Bed {
+        name: "MySQL",
+        idem: Idem::new(store).erased(),
+        replay: [MYSQL_REPLAY; 2],
+        own: Contestant("its own statements by hand", own),
+        own_claim: Contestant("its own statements by hand", own_claim),
         first_call,
         read,
         others,

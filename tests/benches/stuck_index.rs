@@ -54,12 +54,14 @@ fn main() {
         let indexed = store.clone().with_table(INDEXED).unwrap();
         measure("PostgreSQL", Arc::new(store), Arc::new(indexed));
     }
-    if is_asked_for("MariaDB") {
-        let server = Server::maria_db(&options).unwrap();
+    let maria_db = is_asked_for("MariaDB").then(|| Server::maria_db(&options).unwrap());
+    let my_sql = is_asked_for("MySQL").then(|| Server::installed_my_sql(&options).unwrap());
+    for (name, server) in [("MariaDB", maria_db), ("MySQL", my_sql.flatten())] {
+        let Some(server) = server else { continue };
         let store = runtime.block_on(MySqlStore::connect(&server.url()));
         let store = store.unwrap();
         let indexed = store.clone().with_table(INDEXED).unwrap();
-        measure("MariaDB", Arc::new(store), Arc::new(indexed));
+        measure(name, Arc::new(store), Arc::new(indexed));
     }
 }
 

@@ -58,7 +58,7 @@ struct Bed {
 
 /// Generates the business insert in its own transaction, and the call that does the same.
 macro_rules! bed {
-    ($name:literal, $store:ident, $pool:ident, $limits:expr, $begin:expr) => {{
+    ($name:expr, $store:ident, $pool:ident, $limits:expr, $begin:expr) => {{
         let store = $store::new($pool.clone());
         store.make_ledger(&$pool).await.unwrap();
         let idem = Idem::new(store);
@@ -93,11 +93,15 @@ fn main() {
     let options = Options::durable();
     let postgres = Server::postgres(&options).unwrap();
     let maria_db = Server::maria_db(&options).unwrap();
-    let beds = [
+    let mut beds = vec![
         runtime.block_on(on_sqlite(&dir.path().join("bench.sqlite"))),
         runtime.block_on(on_postgres(&postgres.url())),
-        runtime.block_on(on_maria_db(&maria_db.url())),
+        runtime.block_on(on_my_sql("MariaDB", &maria_db.url())),
     ];
+    let my_sql = Server::installed_my_sql(&options).unwrap();
+    if let Some(server) = &my_sql {
+        beds.push(runtime.block_on(on_my_sql("MySQL", &server.url())));
+    }
     for bed in beds.iter().filter(|bed| is_asked_for(bed.name)) {
         for tasks in WAVES {
             measure(&runtime, bed, tasks, effort);
@@ -165,7 +169,7 @@ async fn on_postgres(url: &str) -> Bed {
     )
 }
 
-async fn on_maria_db(url: &str) -> Bed {
+async fn on_my_sql(name: &'static str, url: &str) -> Bed {
     let pool = MySqlPoolOptions::new()
         .max_connections(CONNECTIONS)
         .test_before_acquire(false)
@@ -173,7 +177,7 @@ async fn on_maria_db(url: &str) -> Bed {
         .await
         .unwrap();
     bed!(
-        "MariaDB",
+        name,
         MySqlStore,
         pool,
         |_| None,
