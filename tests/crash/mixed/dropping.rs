@@ -16,6 +16,9 @@ use crate::worker::wall_clock;
 /// Threshold of a slow answer. Slower answers are counted.
 pub(super) const PROMPT: Duration = Duration::from_millis(100);
 
+/// Largest number of round trips of a call. Each may be as late as the latest operation without contention.
+const ROUND_TRIPS: u32 = 8;
+
 /// Time at which a caller drops its call.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum DropTime {
@@ -160,7 +163,7 @@ impl Attempted<'_> {
             _ => {}
         }
         if answer.is_some() && self.is_unrelated && took > PROMPT {
-            let noise = self.pace.worst_since(began);
+            let noise = self.pace.worst_since(began) * ROUND_TRIPS;
             let beyond = took.saturating_sub(noise).as_millis();
             let what = format!("{beyond} ms beyond the noise of {noise:?}, {kind}");
             let is_slow = self.is_bounded && beyond > 1_000;

@@ -121,7 +121,7 @@ async fn work_on<S: OnePool>(
     let shop = Arc::new(Shop::<S>::new(plain, idem, pool, address));
     let (measured, address) = (Arc::clone(&shop), address.to_owned());
     tokio::spawn(async move {
-        let session = tokio::sync::Mutex::new(None);
+        let session = tokio::sync::Mutex::new(Session(None, 0));
         let beat = async || {
             // A measuring writer of a SQLite file would be one more writer that the others wait for.
             if !address.starts_with("sqlite:") {
@@ -133,16 +133,22 @@ async fn work_on<S: OnePool>(
     serve(shop, commands).await;
 }
 
-/// Makes a commit on a dedicated connection, without contention.
-async fn beat<S: OnePool>(session: &mut Option<super::database::Connection<S>>, address: &str) {
-    if session.is_none() {
-        *session = S::session(address).await.ok();
+/// A dedicated connection, and the number of beats on it.
+struct Session<C>(Option<C>, u32);
+
+/// Makes a commit on a dedicated connection, without contention. A dropped call may cost its pool a connection, so that the
+/// next one needs a new connection. Some beats do, too.
+async fn beat<S: OnePool>(session: &mut Session<super::database::Connection<S>>, address: &str) {
+    const BEATS_OF_A_CONNECTION: u32 = 8;
+    if session.0.is_none() || session.1 >= BEATS_OF_A_CONNECTION {
+        *session = Session(S::session(address).await.ok(), 0);
     }
-    let Some(connection) = session else {
+    session.1 += 1;
+    let Some(connection) = &mut session.0 else {
         return;
     };
     if S::charge(connection, "beat", "").await.is_err() {
-        *session = None;
+        session.0 = None;
     }
 }
 
