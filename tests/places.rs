@@ -17,7 +17,7 @@ use idem_runtime::{
     Cached, MemoryStore, Moving, MySqlStore, PostgresForm, PostgresStore, RedisStore, SqliteStore,
     Store,
 };
-use idem_servers::{GaleraCluster, Options, RedisSentinels, Server};
+use idem_servers::{GaleraCluster, GroupReplication, Options, Primaries, RedisSentinels, Server};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::ClusterClient;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
@@ -547,7 +547,8 @@ pub fn suites(files: &Files) -> Vec<Suite> {
         Suite::new("pg_bouncer_session", &[POSTGRES], async || {
             behind_pg_bouncer(PoolMode::Session, std::convert::identity).await
         }),
-        Suite::new("galera", &[MARIADB], galera),
+        Suite::new("on_galera", &[MARIADB], galera),
+        Suite::new("on_group", &[MYSQL], group),
         Suite::new("redis_sentinel", &[REDIS], async || {
             let sentinels =
                 tokio::task::block_in_place(|| RedisSentinels::start(&Options::fast()))?;
@@ -582,18 +583,36 @@ async fn behind_pg_bouncer(
     Ok(store)
 }
 
-/// Three nodes: each connection of the pool leads to another one. The servers run until this process ends.
+/// Three nodes of Galera. The servers run until this process ends.
 async fn galera() -> anyhow::Result<MySqlStore> {
     let cluster = tokio::task::block_in_place(|| GaleraCluster::start(&Options::fast()))?;
     let nodes = Vec::leak(vec![cluster])[0].nodes();
     nodes[0].query("CREATE DATABASE idem")?;
-    let address = |node: &Server| SocketAddr::from(([127, 0, 0, 1], node.port()));
-    let proxy = Proxy::start(address(&nodes[0])).await?;
-    proxy.spread_over(nodes.iter().map(address).collect());
-    let options = MySqlConnectOptions::new()
+    spread_over(nodes, MySqlConnectOptions::new().username("root")).await
+}
+
+/// Three primaries of a group. The servers run until this process ends.
+async fn group() -> anyhow::Result<MySqlStore> {
+    let group = tokio::task::block_in_place(|| {
+        let options = Options::fast().set("loose-group-replication-consistency", "BEFORE");
+        GroupReplication::start(Primaries::All, &options)
+    })?;
+    let members = Vec::leak(vec![group])[0].members();
+    members[0].query("CREATE DATABASE idem")?;
+    let user = MySqlConnectOptions::new()
+        .username("idem")
+        .password("secret");
+    spread_over(members, user).await
+}
+
+/// A store of which each connection leads to another server.
+async fn spread_over(servers: &[Server], user: MySqlConnectOptions) -> anyhow::Result<MySqlStore> {
+    let address = |server: &Server| SocketAddr::from(([127, 0, 0, 1], server.port()));
+    let proxy = Proxy::start(address(&servers[0])).await?;
+    proxy.spread_over(servers.iter().map(address).collect());
+    let options = user
         .host("127.0.0.1")
         .port(proxy.address().port())
-        .username("root")
         .database("idem");
     let pool = MySqlPoolOptions::new()
         .min_connections(6)

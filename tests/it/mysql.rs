@@ -20,9 +20,9 @@ use crate::records::{HOUR, claim, full_text, outcome, own};
 
 mod costs;
 mod errors;
-mod galera;
 mod locks;
 mod packets;
+mod primaries;
 
 /// A dedicated database, dropped at the end of a test that passes.
 struct Database {

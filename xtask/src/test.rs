@@ -290,14 +290,15 @@ fn includes_ignored(part: &Part, embedded: bool) -> Option<&'static str> {
     (!embedded && !has_own_runner(part)).then_some("--include-ignored")
 }
 
-/// Arguments that leave out the tests on three nodes of Galera or of Group Replication, unless `IDEM_TEST_GALERA` is set,
-/// because on a busy machine a node may expel another one, and the tests fail; the tests in the place `mysql`, and those
+/// Arguments that leave out the tests on three nodes of Galera or three primaries of a group, unless `IDEM_TEST_GALERA` is
+/// set, because on a busy machine a node may expel another one, and the tests fail; the tests in the place `mysql`, and those
 /// with a private MySQL, without one; and the tests of the newest servers, unless all of them are installed.
 fn skipped(run: &Run) -> Vec<&'static str> {
     let are_installed = Release::ALL.iter().all(|it| it.programs().is_ok());
     let optional = [
-        (run.has_var("IDEM_TEST_GALERA"), "galera::"),
-        (run.has_var("IDEM_TEST_GALERA"), "mysql::group::"),
+        (run.has_var(SEVERAL), "primaries::"),
+        (run.has_var(SEVERAL), "on_galera::"),
+        (run.has_var(SEVERAL), "on_group::"),
         (run.has_var(MYSQL), "::mysql::"),
         (Release::MY_SQL.programs().is_ok(), "on_mysql_"),
         (are_installed, "newest::"),
@@ -306,6 +307,8 @@ fn skipped(run: &Run) -> Vec<&'static str> {
     left_out.flat_map(|(_, tests)| ["--skip", tests]).collect()
 }
 
+/// Variable with which the tests on several servers run that accept writes.
+const SEVERAL: &str = "IDEM_TEST_GALERA";
 /// Variable of a MySQL, without which its tests do not run.
 const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
 
@@ -426,6 +429,7 @@ fn crash_rounds(
 const ENGINES: &[(&str, &str)] = &[
     ("postgres-sync", "--rounds 2 --keys 40"),
     ("postgres-async", "--rounds 2 --keys 40"),
+    ("patroni", "--rounds 2 --keys 40"),
 ];
 
 fn failovers(

@@ -1,7 +1,7 @@
-//! Several nodes of Galera: a service whose processes use different nodes keeps the rules of the contract. The case table
-//! runs on a pool with connections to all nodes (`conformance: galera::*`).
+//! Several servers that accept writes, of Galera or of Group Replication: a service whose processes use different servers
+//! keeps the rules of the contract. The case table runs on a pool with connections to all of them (`conformance: on_galera::*`,
+//! `conformance: on_group::*`).
 
-use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore as _,
 };
 use idem_runtime::{MySqlStore, State, Store, StoreErrorKind};
-use idem_servers::{GaleraCluster, Options};
+use idem_servers::{GaleraCluster, GroupReplication, Options, Primaries};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
@@ -19,11 +19,18 @@ use tokio::time::sleep;
 
 use crate::records::{fresh, outcome, own};
 
-/// Started once for all tests, because a start takes seconds. It runs until this process ends.
-static CLUSTER: LazyLock<GaleraCluster> = LazyLock::new(|| {
+/// Servers are started once for all tests, because a start takes seconds. They run until this process ends.
+static GALERA: LazyLock<GaleraCluster> = LazyLock::new(|| {
     let cluster = GaleraCluster::start(&Options::fast()).unwrap();
     cluster.nodes()[0].query("CREATE DATABASE idem").unwrap();
     cluster
+});
+
+static GROUP: LazyLock<GroupReplication> = LazyLock::new(|| {
+    let options = Options::fast().set("loose-group-replication-consistency", "BEFORE");
+    let group = GroupReplication::start(Primaries::All, &options).unwrap();
+    group.members()[0].query("CREATE DATABASE idem").unwrap();
+    group
 });
 
 /// A test that breaks a node has it alone.
@@ -32,27 +39,77 @@ static NODES: RwLock<()> = RwLock::const_new(());
 /// Longest time until a node that was connected again has its data.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn address(node: usize) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], CLUSTER.nodes()[node].port()))
+/// Ports of three servers, and the user of the database `idem` on them.
+struct Servers {
+    ports: Vec<u16>,
+    user: MySqlConnectOptions,
 }
 
-/// Opens a store on one node, as a process that uses this node does.
-async fn open(node: usize) -> MySqlStore {
-    let options = MySqlConnectOptions::new()
-        .host("127.0.0.1")
-        .port(address(node).port())
-        .username("root")
-        .database("idem");
-    let pool = MySqlPoolOptions::new().test_before_acquire(false);
-    MySqlStore::new(pool.connect_with(options).await.unwrap())
-}
-
-async fn open_all() -> [MySqlStore; 3] {
-    let stores = [open(0).await, open(1).await, open(2).await];
-    for store in &stores {
-        store.migrate().await.unwrap();
+impl Servers {
+    fn galera() -> Self {
+        let user = MySqlConnectOptions::new().username("root");
+        let ports = GALERA.nodes().iter().map(|it| it.port()).collect();
+        Self { ports, user }
     }
-    stores
+
+    fn group() -> Self {
+        let user = MySqlConnectOptions::new();
+        Self {
+            ports: GROUP.members().iter().map(|it| it.port()).collect(),
+            user: user.username("idem").password("secret"),
+        }
+    }
+
+    /// Opens a store on one server, as a process that uses this server does.
+    async fn open(&self, server: usize) -> MySqlStore {
+        let options = self.user.clone().host("127.0.0.1").database("idem");
+        let options = options.port(self.ports[server]);
+        let pool = MySqlPoolOptions::new().test_before_acquire(false);
+        MySqlStore::new(pool.connect_with(options).await.unwrap())
+    }
+
+    async fn open_all(&self) -> [MySqlStore; 3] {
+        let stores = [self.open(0).await, self.open(1).await, self.open(2).await];
+        for store in &stores {
+            store.migrate().await.unwrap();
+        }
+        stores
+    }
+}
+
+/// Makes a test of each case on each kind of servers.
+macro_rules! on_servers {
+    ($($case:ident),+ $(,)?) => {
+        mod galera {
+            $(
+                #[tokio::test]
+                #[ignore = "needs MariaDB: cargo xtask test runs it"]
+                async fn $case() {
+                    let _nodes = super::NODES.read().await;
+                    super::$case(super::Servers::galera()).await;
+                }
+            )+
+        }
+
+        mod group {
+            $(
+                #[tokio::test]
+                #[ignore = "needs MySQL: cargo xtask test runs it"]
+                async fn $case() {
+                    super::$case(super::Servers::group()).await;
+                }
+            )+
+        }
+    };
+}
+
+on_servers! {
+    tables_are_created_from_all_servers_at_once,
+    each_server_knows_at_once_what_another_has_acknowledged,
+    one_of_three_servers_grants_a_claim,
+    a_takeover_on_another_server_finds_the_steps_and_ends_the_owner,
+    of_two_transactions_on_two_servers_one_commits,
+    a_takeover_on_another_server_undoes_an_open_step,
 }
 
 /// Creates the same request of another caller.
@@ -70,13 +127,14 @@ fn payload() -> Payload {
     }
 }
 
-#[tokio::test]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn tables_are_created_from_all_nodes_at_once() {
-    let _nodes = NODES.read().await;
+async fn tables_are_created_from_all_servers_at_once(servers: Servers) {
     let mut migrating = JoinSet::new();
     for process in 0..6 {
-        let store = open(process % 3).await.with_table("at_once").unwrap();
+        let store = servers
+            .open(process % 3)
+            .await
+            .with_table("at_once")
+            .unwrap();
         migrating.spawn(async move {
             store.migrate().await.unwrap();
             own(&store, &fresh()).await;
@@ -87,11 +145,8 @@ async fn tables_are_created_from_all_nodes_at_once() {
     }
 }
 
-#[tokio::test]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn each_node_knows_at_once_what_another_has_acknowledged() {
-    let _nodes = NODES.read().await;
-    let stores = open_all().await;
+async fn each_server_knows_at_once_what_another_has_acknowledged(servers: Servers) {
+    let stores = servers.open_all().await;
     for round in 0..200 {
         let [first, second, third] = [round, round + 1, round + 2].map(|it| &stores[it % 3]);
         let claim = fresh();
@@ -107,11 +162,8 @@ async fn each_node_knows_at_once_what_another_has_acknowledged() {
     }
 }
 
-#[tokio::test]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn one_of_three_nodes_grants_a_claim() {
-    let _nodes = NODES.read().await;
-    let stores = open_all().await;
+async fn one_of_three_servers_grants_a_claim(servers: Servers) {
+    let stores = servers.open_all().await;
     for _ in 0..20 {
         let claim = fresh();
         let mut claiming = JoinSet::new();
@@ -127,11 +179,8 @@ async fn one_of_three_nodes_grants_a_claim() {
     }
 }
 
-#[tokio::test]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_takeover_on_another_node_finds_the_steps_and_ends_the_owner() {
-    let _nodes = NODES.read().await;
-    let stores = open_all().await;
+async fn a_takeover_on_another_server_finds_the_steps_and_ends_the_owner(servers: Servers) {
+    let stores = servers.open_all().await;
     for round in 0..50 {
         let [first, second] = [round, round + 1].map(|it| &stores[it % 3]);
         let claim = ClaimRequest {
@@ -167,12 +216,9 @@ async fn a_takeover_on_another_node_finds_the_steps_and_ends_the_owner() {
     }
 }
 
-/// The lock of a transactional claim holds on one node. The commits decide.
-#[tokio::test]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn of_two_transactions_on_two_nodes_one_commits() {
-    let _nodes = NODES.read().await;
-    let [first, second, third] = open_all().await;
+/// The lock of a transactional claim holds on one server. The commits decide.
+async fn of_two_transactions_on_two_servers_one_commits(servers: Servers) {
+    let [first, second, third] = servers.open_all().await;
     for _ in 0..10 {
         let winner = fresh();
         let loser = again(&winner);
@@ -181,7 +227,7 @@ async fn of_two_transactions_on_two_nodes_one_commits() {
             let mut transaction = store.begin().await.unwrap();
             let claimed = store.claim_in(&mut transaction, None, claim).await.unwrap();
             let ClaimInTransaction::Granted(granted) = claimed else {
-                panic!("the locks of another node are invisible: {claimed:?}");
+                panic!("the locks of another server are invisible: {claimed:?}");
             };
             let owner = Owner {
                 id: claim.id,
@@ -211,13 +257,10 @@ async fn of_two_transactions_on_two_nodes_one_commits() {
     }
 }
 
-/// A transaction that saves a step has checked its owner on its own node only. Its commit must fail if the record was
-/// taken over on another node meanwhile.
-#[tokio::test]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_takeover_on_another_node_undoes_an_open_step() {
-    let _nodes = NODES.read().await;
-    let [first, second, _] = open_all().await;
+/// A transaction that saves a step has checked its owner on its own server only. Its commit must fail if the record was
+/// taken over on another server meanwhile.
+async fn a_takeover_on_another_server_undoes_an_open_step(servers: Servers) {
+    let [first, second, _] = servers.open_all().await;
     let claim = ClaimRequest {
         lease: Duration::from_millis(1),
         ..fresh()
@@ -251,12 +294,12 @@ async fn a_takeover_on_another_node_undoes_an_open_step() {
 
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_node_without_a_majority_refuses_until_it_rejoins() {
+async fn a_galera_node_without_a_majority_refuses_until_it_rejoins() {
     let _nodes = NODES.write().await;
-    let [majority, _, minority] = open_all().await;
+    let [majority, _, minority] = Servers::galera().open_all().await;
     let claim = fresh();
     own(&minority, &claim).await;
-    CLUSTER.isolate(2).unwrap();
+    GALERA.isolate(2).unwrap();
     let deadline = Instant::now() + PATIENCE;
     // Until the node notices, a claim waits for the others, or loses to a conflict.
     let refused = loop {
@@ -283,8 +326,8 @@ async fn a_node_without_a_majority_refuses_until_it_rejoins() {
 
     let later = fresh();
     own(&majority, &later).await;
-    CLUSTER.reconnect(2).unwrap();
-    CLUSTER.wait_until_complete().unwrap();
+    GALERA.reconnect(2).unwrap();
+    GALERA.wait_until_complete().unwrap();
     let record = minority.get(&later.id).await.unwrap();
     assert_eq!(record.map(|it| it.state), Some(State::Running));
     own(&minority, &fresh()).await;
