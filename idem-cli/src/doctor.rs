@@ -62,7 +62,7 @@ async fn check_clock(store: &dyn OperatorStore) -> Finding {
     let mut best: Option<Reading> = None;
     for _ in 0..ROUNDS {
         let (sent, begun) = (Timestamp::from(SystemTime::now()), Instant::now());
-        let store = match store.clock().await {
+        let store = match store.now().await {
             Ok(time) => time,
             Err(error) => {
                 let error = output::error(&error);

@@ -363,6 +363,8 @@ const CASES: &[Case] = table! {
         purge_counts_retention_from_the_outcome: "retention begins with the outcome, however long the body ran",
         purge_interrupts_what_is_unknown: "purging marks INTERRUPTED, and never removes, runs under refuse and reconcile silent for longer than lease and retention",
         purge_finds_what_was_resolved_late: "a record that was INTERRUPTED and ended later is purged when its retention is over",
+        purge_as_of_an_earlier_time: "a purge as of an earlier time changes nothing that is due only since then, and one as of the store's time removes what has expired",
+        now_is_the_time_of_reads: "the store's time is that by which it reads records",
         purge_is_bounded: "one purge changes at most as many records as it was allowed, and says that there is more",
     }
     listing {

@@ -24,6 +24,9 @@ pub use self::owner_label::OwnerLabel;
 pub struct Timestamp(i64);
 
 impl Timestamp {
+    /// Latest time, later than any time of a clock.
+    pub const MAX: Self = Self(i64::MAX);
+
     /// Creates the time this many microseconds after 1970-01-01 UTC.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)

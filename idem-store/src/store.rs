@@ -150,10 +150,17 @@ pub trait Store: Debug + Send + Sync + 'static {
         Ok(self.list(filter, page).await?.into())
     }
 
+    /// Time of the store's clock: that of the server, for a store with a server. A store with several clocks returns the
+    /// earliest of those that it can read.
+    async fn now(&self) -> Result<Timestamp, StoreError>;
+
     /// Checks up to `limit` records that are due. Deletes those that are [expired](Record::is_expired). Marks
     /// INTERRUPTED those RUNNING under `refuse` or `reconcile` whose lease ended more than their retention ago. The
     /// statement that writes checks these conditions again.
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError>;
+    ///
+    /// All of this is decided as of the earlier of `as_of` and the store's clock. A caller that has a reason to mistrust
+    /// the store's clock sets a limit to it by `as_of`. [`Timestamp::MAX`] sets no limit.
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError>;
 
     /// Returns true if the futures of this store are ready at their first poll, so that none can be dropped half way.
     /// The engine then claims and completes within one poll. It drops a future that is not ready, and sends the claim
@@ -461,8 +468,12 @@ macro_rules! by_pointer {
                 (**self).summaries(filter, page).await
             }
 
-            async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-                (**self).purge(limit).await
+            async fn now(&self) -> Result<Timestamp, StoreError> {
+                (**self).now().await
+            }
+
+            async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
+                (**self).purge(limit, as_of).await
             }
 
             fn answers_at_once(&self) -> bool {

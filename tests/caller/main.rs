@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use idem_runtime::{Call, Error, Idem, Provenance, RunOptions, Source, with_provenance};
+use idem_runtime::{Call, Error, Idem, Provenance, RunOptions, Source, Timestamp, with_provenance};
 use idem_tests::ledger::Database;
 use idem_tests::{at_database, backends};
 use lexopt::{Parser, ValueExt as _};
@@ -88,7 +88,7 @@ async fn run() -> anyhow::Result<()> {
             let idem = backends::open(&word()?).await?;
             let mut removed = 0;
             loop {
-                let purged = idem.store().purge(1000).await?;
+                let purged = idem.store().purge(1000, Timestamp::MAX).await?;
                 removed += purged.removed;
                 if !purged.more {
                     break;

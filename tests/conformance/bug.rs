@@ -63,6 +63,8 @@ pub(crate) enum Bug {
     PurgeDeletesUnknown,
     PurgeForgetsResolved,
     PurgeIsUnbounded,
+    PurgeTrustsItsClock,
+    TimeIsInMilliseconds,
     PurgeTakesReleased,
     ListMatchesPrefix,
     ListIgnoresState,

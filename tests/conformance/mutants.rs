@@ -257,6 +257,8 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         &["purge_finds_what_was_resolved_late"],
     ),
     (Bug::PurgeIsUnbounded, &["purge_is_bounded"]),
+    (Bug::PurgeTrustsItsClock, &["purge_as_of_an_earlier_time"]),
+    (Bug::TimeIsInMilliseconds, &["now_is_the_time_of_reads"]),
     (
         Bug::PurgeTakesReleased,
         &["purge_keeps_what_has_not_expired"],

@@ -21,6 +21,7 @@ use crate::bug::Bug;
 
 mod attempts;
 mod audit;
+mod purging;
 mod recovery;
 mod steps;
 mod values;
@@ -573,53 +574,12 @@ impl Store for ToyStore {
         })
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        let mut inner = self.lock();
-        let mut purged = Purged::default();
-        let ids: Vec<RecordId> = inner.records.keys().copied().collect();
-        for id in ids {
-            let planned = inner.planned.get(&id).copied();
-            let expired = self.live(&mut inner, &id).is_none();
-            let record = inner.records.get_mut(&id).unwrap();
-            let due = planned.is_some_and(|at| at <= record.read_at);
-            let early = match self.bug {
-                Some(Bug::PurgeTrustsTheClaim) => due && record.state == State::Running,
-                Some(Bug::PurgeCountsFromTheClaim) => due && record.state.is_ended(),
-                Some(Bug::PurgeDeletesUnknown) => due && record.on_crash != OnCrash::Rerun,
-                Some(Bug::PurgeTakesReleased) => record.state == State::Released,
-                _ => false,
-            };
-            let stays = self.has(Bug::PurgeForgetsResolved)
-                && record.state.is_ended()
-                && record.on_crash == OnCrash::Refuse
-                && record.ended_at > planned;
-            let overdue = record.state == State::Running
-                && record.on_crash != OnCrash::Rerun
-                && record.lease_until.after(record.retention) <= record.read_at;
-            if expired && !stays || early {
-                purged.abandoned += u64::from(record.state == State::Running);
-                purged.removed += 1;
-                inner.records.remove(&id);
-                if !self.has(Bug::StepsOutlivePurging) {
-                    drop_steps(&mut inner, &id);
-                }
-                if !self.has(Bug::InputOutlivesPurging) {
-                    inner.inputs.remove(&id);
-                }
-            } else if overdue && !self.has(Bug::UnknownExpires) {
-                record.state = State::Interrupted;
-                purged.interrupted += 1;
-            }
-            let done = purged.removed + purged.interrupted;
-            if done == u64::from(limit) && !self.has(Bug::PurgeIsUnbounded) {
-                purged.more = true;
-                break;
-            }
-        }
-        if self.has(Bug::PurgeCountsNothing) {
-            (purged.removed, purged.abandoned) = (0, 0);
-        }
-        Ok(purged)
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.time())
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
+        Ok(self.purge_as_of(limit, as_of))
     }
 
     fn audit(&self) -> Option<&dyn AuditStore> {

@@ -9,7 +9,7 @@ use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use allocation_counter::measure;
 use async_trait::async_trait;
@@ -310,7 +310,11 @@ impl Store for Grants {
         })
     }
 
-    async fn purge(&self, _: u32) -> Result<Purged, StoreError> {
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(SystemTime::now().into())
+    }
+
+    async fn purge(&self, _: u32, _: Timestamp) -> Result<Purged, StoreError> {
         Ok(Purged::default())
     }
 }

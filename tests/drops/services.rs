@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use idem_runtime::outbox::{Message, Relay};
 use idem_runtime::store::{Filter, ManualChange, PageRequest, Resolved};
-use idem_runtime::{Call, Error, Record, Recovery, RunOptions, State, TypedOperation};
+use idem_runtime::{Call, Error, Record, Recovery, RunOptions, State, Timestamp, TypedOperation};
 
 use crate::calls::{REFUSE, TTL, refuse};
 use crate::databases::{Database, DatabaseFixture};
@@ -249,7 +249,7 @@ async fn purge<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Result<D
             .await;
         answer?;
     }
-    let polled = drop_at(under_test.idem.store().purge(100), moment).await?;
+    let polled = drop_at(under_test.idem.store().purge(100, Timestamp::MAX), moment).await?;
     let completed = polled.output.is_some();
     polled.output.transpose()?;
     let check = async move {
@@ -262,7 +262,7 @@ async fn purge<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Result<D
             after: None,
         };
         let purged = until("purged", async || {
-            under_test.idem.store().purge(100).await?;
+            under_test.idem.store().purge(100, Timestamp::MAX).await?;
             let found = witness.idem.records().list(&filter, &page).await?;
             Ok(found.records.is_empty().then_some(()))
         });

@@ -8,7 +8,7 @@ use std::time::Duration;
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::record::{ClaimId, Observation};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Resolution, Resolved};
-use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, State, Store};
+use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, State, Store, Timestamp};
 use tokio::time::{advance, timeout};
 
 use crate::records::{HOUR, claim, outcome, own};
@@ -358,6 +358,6 @@ async fn purging_the_store_purges_the_cache() {
     found(&cached, &claim).await;
     assert!(!format!("{cached:?}").contains("bytes: 0"), "{cached:?}");
     advance(2 * HOUR).await;
-    assert_eq!(cached.purge(100).await.unwrap().removed, 1);
+    assert_eq!(cached.purge(100, Timestamp::MAX).await.unwrap().removed, 1);
     assert!(format!("{cached:?}").contains("bytes: 0"), "{cached:?}");
 }

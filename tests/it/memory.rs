@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
-use idem_runtime::{MemoryStore, OnCrash, State, Store, StoreErrorKind};
+use idem_runtime::{MemoryStore, OnCrash, State, Store, StoreErrorKind, Timestamp};
 
 use crate::records::{HOUR, claim, outcome, own};
 
@@ -130,7 +130,7 @@ async fn purging_removes_all_expired_records_in_bounded_batches() {
 async fn purge_all(store: &MemoryStore, limit: u32) -> Purged {
     let mut total = Purged::default();
     loop {
-        let purged = store.purge(limit).await.unwrap();
+        let purged = store.purge(limit, Timestamp::MAX).await.unwrap();
         assert!(purged.removed + purged.interrupted <= u64::from(limit));
         total.removed += purged.removed;
         total.abandoned += purged.abandoned;
@@ -153,7 +153,7 @@ async fn a_record_with_zero_retention_does_not_keep_the_purger_busy() {
     }
     tokio::time::advance(MINUTE).await;
     assert_eq!(purge_all(&store, 2).await, Purged::default());
-    assert!(!store.purge(1).await.unwrap().more);
+    assert!(!store.purge(1, Timestamp::MAX).await.unwrap().more);
     tokio::time::advance(HOUR).await;
     assert_eq!(purge_all(&store, 2).await.abandoned, 3);
     assert!(store.is_empty());

@@ -13,6 +13,7 @@ use idem_runtime::store::{
 };
 use idem_runtime::{
     MemoryStore, Moving, OnCrash, Operation, Record, SqliteStore, State, Store, StoreErrorKind,
+    Timestamp,
 };
 use tokio::time::advance;
 
@@ -325,7 +326,7 @@ async fn a_purge_is_bounded_over_both_stores() {
     advance(2 * HOUR).await;
     let mut removed = Vec::new();
     loop {
-        let purged = in_new.purge(4).await.unwrap();
+        let purged = in_new.purge(4, Timestamp::MAX).await.unwrap();
         removed.push(purged.removed);
         if !purged.more {
             break;

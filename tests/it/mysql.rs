@@ -10,7 +10,7 @@ use idem_runtime::store::{
 };
 use idem_runtime::{
     Identity, Key, MySqlStore, OnCrash, Operation, RecordId, State, Store, StoreError,
-    StoreErrorKind, conformance,
+    StoreErrorKind, Timestamp, conformance,
 };
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
@@ -290,7 +290,7 @@ async fn purging_counts_exactly_during_claims() {
             purging.spawn(async move {
                 let mut removed = 0;
                 loop {
-                    let purged = store.purge(200).await.unwrap();
+                    let purged = store.purge(200, Timestamp::MAX).await.unwrap();
                     assert_eq!(purged.removed, purged.abandoned);
                     removed += purged.removed;
                     if !purged.more {
@@ -469,7 +469,7 @@ async fn fencing_tokens_increase_after_records_were_deleted() {
             ),
         )
         .await;
-        assert_eq!(store.purge(10).await.unwrap().removed, 1);
+        assert_eq!(store.purge(10, Timestamp::MAX).await.unwrap().removed, 1);
         let next = own(&store, &claim("k")).await;
         assert!(
             next.fencing_token > FencingToken::from_number(ahead * 2),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use idem_runtime::record::FencingToken;
 use idem_runtime::store::{ClaimOutcome, FencedWrite, Filter, PageRequest, Resolution};
 use idem_runtime::{
-    PostgresForm, PostgresStore, State, Store, StoreError, StoreErrorKind, conformance,
+    PostgresForm, PostgresStore, State, Store, StoreError, StoreErrorKind, Timestamp, conformance,
 };
 use idem_tests::{backends, until};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -364,7 +364,7 @@ async fn errors_of_opening_name_the_remedy() {
     let error = store.claim(&claim("k")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Schema, "run `migrate()`");
     assert!(!error.is_retryable());
-    let error = store.purge(10).await.unwrap_err();
+    let error = store.purge(10, Timestamp::MAX).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Schema, "run `migrate()`");
 
     store.migrate().await.unwrap();

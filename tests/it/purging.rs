@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
-use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, State, Store};
+use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, State, Store, Timestamp};
 use idem_tests::backends;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tokio::task::JoinSet;
 
 use crate::records::{claim, full_text, outcome, own};
+
+mod as_of;
 
 /// Default number of expired records.
 const RECORDS: u64 = 50_000;
@@ -52,7 +54,7 @@ pub(crate) async fn purge_at_once<S: Store + Clone + 'static>(store: &S) -> u64 
             async move {
                 let mut removed = 0;
                 loop {
-                    let purged = store.purge(50).await.unwrap();
+                    let purged = store.purge(50, Timestamp::MAX).await.unwrap();
                     removed += purged.removed;
                     if !purged.more {
                         return removed;
@@ -89,7 +91,7 @@ async fn purges_during_claims<S: Store + Clone + 'static>(store: S, expired: u64
     let (mut removed, mut more) = (0, true);
     while more {
         let purged = store
-            .purge(BATCH)
+            .purge(BATCH, Timestamp::MAX)
             .await
             .map_err(|it| full_text(&it))
             .unwrap();
@@ -114,7 +116,7 @@ async fn purges_during_claims<S: Store + Clone + 'static>(store: S, expired: u64
 
     assert_eq!(removed, expired, "what had expired, and nothing else");
     assert!(all >= expired / u64::from(BATCH), "{all} batches");
-    let idle = store.purge(BATCH).await.unwrap();
+    let idle = store.purge(BATCH, Timestamp::MAX).await.unwrap();
     assert_eq!((idle.removed, idle.more), (0, false));
     let held = store.get(&claim("held").id).await.unwrap().unwrap();
     assert_eq!(held.state, State::Running);

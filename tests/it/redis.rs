@@ -18,6 +18,7 @@ use idem_runtime::record::{ClaimId, Digest, Outcome, Owner};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{
     Identity, Key, OnCrash, Operation, RecordId, RedisStore, Scope, Store, StoreErrorKind,
+    Timestamp,
 };
 use idem_servers::Server;
 use idem_tests::until;
@@ -155,7 +156,7 @@ async fn foreign_values_are_corrupt_and_left_unchanged() {
             StoreErrorKind::Corrupt,
             "{write:?}: {error:?}"
         );
-        store.purge(100).await.unwrap();
+        store.purge(100, Timestamp::MAX).await.unwrap();
         let after: Vec<u8> = ::redis::cmd("DUMP")
             .arg(&key)
             .query_async(&mut connection)

@@ -8,7 +8,7 @@ use idem_runtime::record::FencingToken;
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution,
 };
-use idem_runtime::{OnCrash, SqliteStore, State, Store, StoreError, StoreErrorKind};
+use idem_runtime::{OnCrash, SqliteStore, State, Store, StoreError, StoreErrorKind, Timestamp};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
@@ -209,7 +209,7 @@ async fn the_error_for_a_missing_table_names_the_remedy() {
     let error = store.claim(&claim).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Schema, "run `migrate()`");
     assert!(!error.is_retryable());
-    let error = store.purge(10).await.unwrap_err();
+    let error = store.purge(10, Timestamp::MAX).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Schema, "run `migrate()`");
 }
 
@@ -488,7 +488,7 @@ async fn a_first_call_is_two_commits_and_a_replay_none() {
     store.renew(&owner, HOUR).await.unwrap();
     store.release(&owner).await.unwrap();
     assert_eq!(commits(&path), before, "what was refused or done already");
-    let purged = store.purge(100).await.unwrap();
+    let purged = store.purge(100, Timestamp::MAX).await.unwrap();
     assert_eq!(
         (purged.removed, commits(&path)),
         (0, before),
@@ -598,7 +598,7 @@ async fn dropped_steps_leave_no_connection_in_a_transaction() {
             store.migrate().await.unwrap();
             let owner = own(&store, &brief).await;
             store.complete(&owner, &outcome(b"1")).await.unwrap();
-            store.purge(10).await.unwrap();
+            store.purge(10, Timestamp::MAX).await.unwrap();
         };
         let _ = tokio::time::timeout(Duration::from_micros(round * 17 % 3000), dropped).await;
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::Store;
 use idem_runtime::record::{Owner, Payload};
 use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::store::{ClaimRequest, FencedWrite, Resolution, Resolved};
+use idem_runtime::{Store, Timestamp};
 use idem_tests::on_stores;
 use idem_tests::places::{Backend as _, Place};
 use idem_tests::sql::{AnyPool, Sql};
@@ -103,7 +103,7 @@ async fn rows_are_deleted_with_their_record(tables: Tables) {
     assert_eq!(tables.rows().await, 8);
 
     absent(store, &purged).await;
-    assert_eq!(store.purge(100).await.unwrap().removed, 1);
+    assert_eq!(store.purge(100, Timestamp::MAX).await.unwrap().removed, 1);
     assert_eq!(tables.rows().await, 6);
 
     store.complete(&erased, &outcome(b"1")).await.unwrap();

@@ -8,7 +8,7 @@ use idem_runtime::store::operator::{Counting, OperatorStore};
 use idem_runtime::store::{
     AuditFilter, ClaimRequest, Cursor, Filter, PageRequest, Resolution, Unreadable,
 };
-use idem_runtime::{OnCrash, RecordId, State, Store};
+use idem_runtime::{OnCrash, RecordId, State, Store, Timestamp};
 use idem_tests::{backends, on_stores};
 
 use crate::records::{claim, manual_change, outcome, own};
@@ -123,7 +123,7 @@ async fn listings_name_what_they_pass_over(tables: Tables) {
         good.len() + bad.len() - 1
     );
     // A purge of the others is not stopped.
-    store.purge(100).await.unwrap();
+    store.purge(100, Timestamp::MAX).await.unwrap();
 }
 
 /// Records that are stuck are listed beside one that was changed by hand, with and without their index.
@@ -275,7 +275,7 @@ async fn keys_of_redis_that_hold_something_else_are_passed_over() {
     let stats = store.stats(Counting::Exactly).await.unwrap();
     assert_eq!(stats.unreadable.number() as usize, bad.len());
     assert_eq!(stats.records().number() as usize, good.len());
-    store.purge(100).await.unwrap();
+    store.purge(100, Timestamp::MAX).await.unwrap();
 
     // Parts of a record, its steps, and its audit.
     let attempts = store.attempts().unwrap();

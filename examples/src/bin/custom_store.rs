@@ -168,9 +168,13 @@ impl Store for ShelfStore {
         Ok(Page::in_id_order(records, limit))
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.begin().now())
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
         let mut shelf = self.begin();
-        let now = shelf.now();
+        let now = shelf.now().min(as_of);
         let mut purged = Purged::default();
         let mut expired = Vec::new();
         for record in shelf.records.values_mut() {

@@ -5,10 +5,9 @@
 //! used leaves no record. The record of the call shows whether a token was used, by the same atomic claim as for any
 //! other key.
 //!
-//! The expiry is a time of the **store's** clock, read from a claim that is made when the token is issued. That claim
-//! is released immediately, so its record expires a moment later and the next purge removes it. The expiry is compared
-//! with the store's time of the first claim of the token's record. The claim itself returns that time, so no process
-//! clock is involved and no race can come between check and claim. The record of a token outlives the token: a used
+//! The expiry is a time of the **store's** clock, which is read when the token is issued. The expiry is compared with the
+//! store's time of the first claim of the token's record. The claim itself returns that time, so no process clock is
+//! involved and no race can come between check and claim. The record of a token outlives the token: a used
 //! token stays marked as used until it could not be used any more.
 
 use std::borrow::Cow;
@@ -16,28 +15,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::sync::oneshot;
-use tracing::Instrument as _;
 
 use super::{Engine, Idem};
-use crate::error::{Error, InvalidCall, InvalidKey, StoreError, StoreErrorKind};
-use crate::fingerprint::{self, Secret};
-use crate::key::{Identity, Key, Operation, RecordId, Scope, ToScope, hex};
+use crate::error::{Error, InvalidCall, InvalidKey};
+use crate::fingerprint::Secret;
+use crate::key::{Identity, Key, Operation, Scope, ToScope, hex};
 use crate::random;
-use crate::record::{ClaimId, OnCrash, Owner, Timestamp, micros};
-use crate::store::{ClaimOutcome, ClaimRequest, Store};
+use crate::record::{Timestamp, micros};
+use crate::store::Store;
 
 /// Prefix of the signed bytes (domain separation), so that this HMAC differs from every other use of the secret.
 const DOMAIN: &[u8] = b"idem/issued/1";
 
 /// Maximum clock difference between the servers of one store: a cluster has several clocks.
 const SKEW: Duration = Duration::from_secs(60);
-
-/// Retention of the record that is claimed to read the store's time.
-const MOMENT: Duration = Duration::from_millis(1);
-
-/// Lease of that record's claim: longer than releasing the claim takes.
-const LEASE: Duration = Duration::from_secs(30);
 
 /// Contents of a token, without its HMAC.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +59,7 @@ impl<S: Store + ?Sized> Idem<S> {
     /// tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves at most an expired record, which the next purge removes.
+    /// Issuing writes nothing. If the future is dropped, nothing is left behind.
     ///
     /// # Example
     /// ```
@@ -116,67 +107,15 @@ async fn issue(
         return Err(InvalidCall::ZeroTtl.into());
     }
     let secret = engine.secrets.first().ok_or(InvalidCall::NoSecret)?;
-    let nonce = random::bytes();
+    // The retries need its timers.
+    Runtime::try_current().map_err(|_| Error::NoRuntime)?;
+    let now = engine.retry(|| engine.store.now()).await?;
     let issued = Issued {
-        nonce,
-        until: now(engine, &nonce).await?.after(ttl),
+        nonce: random::bytes(),
+        until: now.after(ttl),
         ttl,
     };
     Ok(issued.key(&secret.sign(&issued.signed(operation, scope))))
-}
-
-/// Reads the store's time from a record that is claimed for this purpose only.
-///
-/// A separate task claims and releases the record. The record is therefore released even if the caller is dropped, and
-/// a purge does not count it as abandoned.
-async fn now(engine: &Arc<Engine>, nonce: &[u8; 16]) -> Result<Timestamp, Error> {
-    let runtime = Runtime::try_current().map_err(|_| Error::NoRuntime)?;
-    let identity = Identity {
-        scope: Scope::none(),
-        operation: Operation::new("idem.issue")?,
-        key: Key::new(hex::encode(nonce))?,
-    };
-    let request = ClaimRequest {
-        id: RecordId::of(&identity),
-        identity,
-        fingerprint: fingerprint::digest(&())?,
-        claim_id: ClaimId::random(),
-        lease: LEASE,
-        retention: MOMENT,
-        on_crash: OnCrash::Rerun,
-        owner_label: Some(engine.owner_label.clone()),
-        members: None,
-    };
-    let (tell, told) = oneshot::channel();
-    let engine = Arc::clone(engine);
-    let task = async move {
-        let claimed = match engine.retry(|| engine.store.claim(&request)).await {
-            Ok(ClaimOutcome::Granted(granted)) => Ok(granted),
-            Ok(ClaimOutcome::Existing(_)) => Err(StoreError::new(
-                StoreErrorKind::Conflict,
-                "the record for reading the store's time belongs to another call",
-            )),
-            Err(error) => Err(error),
-        };
-        let granted = claimed.as_ref().ok().map(|granted| granted.fencing_token);
-        // The caller may have been dropped.
-        let _ = tell.send(claimed.map(|granted| granted.first_claimed_at));
-        if let Some(fencing_token) = granted {
-            let owner = Owner {
-                id: request.id,
-                claim_id: request.claim_id,
-                fencing_token,
-            };
-            // If the store stays unreachable, the record's lease lapses.
-            let _ = engine.retry(|| engine.store.release(&owner)).await;
-        }
-    };
-    runtime.spawn(task.in_current_span());
-    match told.await {
-        Ok(now) => Ok(now?),
-        // The runtime is stopping.
-        Err(_) => Err(Error::NoRuntime),
-    }
 }
 
 impl Issued {

@@ -10,6 +10,7 @@ use super::{Engine, Idem};
 use crate::error::Error;
 use crate::metrics::sink;
 use crate::random;
+use crate::record::Timestamp;
 use crate::store::{Purged, Store};
 use crate::timing::{DECADES, bounded};
 use crate::worker::{Found, Schedule, Search, Tasks, WorkerGuard};
@@ -119,7 +120,7 @@ impl Search for PurgeSearch {
     /// Purges one batch.
     async fn search(&mut self, _: &mut Tasks) -> Found {
         let began = Instant::now();
-        let batch = self.engine.store.purge(BATCH);
+        let batch = self.engine.store.purge(BATCH, Timestamp::MAX);
         match bounded(self.engine.policy.store_timeout, batch).await {
             Ok(purged) => {
                 sink::purged(purged.removed, purged.abandoned, purged.interrupted);

@@ -441,8 +441,12 @@ impl<S: Store> Store for Cached<S> {
         self.store.summaries(filter, page).await
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        Ok(self.after_purge(self.store.purge(limit).await?))
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        self.store.now().await
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
+        Ok(self.after_purge(self.store.purge(limit, as_of).await?))
     }
 
     fn audit(&self) -> Option<&dyn AuditStore> {
@@ -567,10 +571,6 @@ impl<S: OperatorStore> OperatorStore for Cached<S> {
 
     async fn stats(&self, counting: Counting) -> Result<Stats, StoreError> {
         self.store.stats(counting).await
-    }
-
-    async fn clock(&self) -> Result<Timestamp, StoreError> {
-        self.store.clock().await
     }
 
     async fn findings(&self) -> Vec<Finding> {

@@ -308,13 +308,18 @@ impl Store for MemoryStore {
         Ok(page)
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.now())
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
         let mut budget = limit;
         let mut total = Purged::default();
         let first = self.purge_from.load(Ordering::Relaxed);
         for offset in 0..SHARDS {
             let shard = (first + offset) % SHARDS;
-            let purged = self.lock(shard).purge(self.now(), &mut budget);
+            let now = self.now().min(as_of);
+            let purged = self.lock(shard).purge(now, &mut budget);
             self.len
                 .fetch_sub(purged.removed as usize, Ordering::Relaxed);
             total.removed += purged.removed;
@@ -358,7 +363,7 @@ impl AuditStore for MemoryStore {
     }
 
     async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
-        let purged = self.purge(limit).await?;
+        let purged = self.purge(limit, Timestamp::MAX).await?;
         if !purged.is_nothing() {
             self.write_entry(AuditEntry {
                 at: self.now(),

@@ -13,7 +13,7 @@ use self::place::{Pair, Place, is_active};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{Operation, RecordId};
 use crate::record::{
-    FencingToken, Observation, OnCrash, Outcome, Owner, OwnerLabel, Payload, Record,
+    FencingToken, Observation, OnCrash, Outcome, Owner, OwnerLabel, Payload, Record, Timestamp,
 };
 use crate::store::{
     AttemptStore, Attempts, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page,
@@ -329,14 +329,19 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
         Ok(summaries)
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        let old = self.old.purge(limit).await?;
+    /// The earlier of both clocks, so that a purge is limited by each of them.
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.old.now().await?.min(self.new.now().await?))
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
+        let old = self.old.purge(limit, as_of).await?;
         let done = u32::try_from(old.removed + old.interrupted).unwrap_or(u32::MAX);
         let left = limit.saturating_sub(done);
         if left == 0 {
             return Ok(Purged { more: true, ..old });
         }
-        let new = self.new.purge(left).await?;
+        let new = self.new.purge(left, as_of).await?;
         Ok(Purged {
             removed: old.removed + new.removed,
             abandoned: old.abandoned + new.abandoned,

@@ -9,7 +9,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlRow};
 use tokio::time::Instant;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{Observation, Outcome, Owner, Record};
+use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
     self, Backend, Batcher, InTransaction, OperatorStatements, Query, SqlOperator, SqlStore, Table,
@@ -397,8 +397,8 @@ impl SqlStore for MySqlStore {
         sql::resolve(self, observed, resolution).await
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        purge::purge(self, limit).await
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
+        purge::purge(self, limit, as_of).await
     }
 }
 

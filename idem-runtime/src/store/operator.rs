@@ -15,7 +15,6 @@ use crate::error::StoreError;
 ))]
 use crate::error::causes::with_causes;
 use crate::key::RecordId;
-use crate::record::Timestamp;
 use crate::store::{Store, Unreadable};
 
 #[cfg(feature = "console")]
@@ -57,12 +56,6 @@ pub trait OperatorStore: Store {
     /// # Errors
     /// Those of any read.
     async fn stats(&self, counting: Counting) -> Result<Stats, StoreError>;
-
-    /// Reads the store's clock. With a Redis Cluster, that of one server.
-    ///
-    /// # Errors
-    /// Those of any read.
-    async fn clock(&self) -> Result<Timestamp, StoreError>;
 
     /// Checks the server, its settings, the tables, and the rights of the user. A check that fails is a finding too.
     ///
@@ -121,10 +114,6 @@ impl<S: OperatorStore + ?Sized> OperatorStore for Arc<S> {
 
     async fn stats(&self, counting: Counting) -> Result<Stats, StoreError> {
         (**self).stats(counting).await
-    }
-
-    async fn clock(&self) -> Result<Timestamp, StoreError> {
-        (**self).clock().await
     }
 
     async fn findings(&self) -> Vec<Finding> {

@@ -6,7 +6,7 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{FencingToken, Observation, Outcome, Owner, Payload, Record};
+use crate::record::{FencingToken, Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
     self, Backend, Batcher, OperatorStatements, Query, Readable, Returning, SqlOperator, SqlStore,
@@ -381,10 +381,10 @@ impl SqlStore for PostgresStore {
         sql::resolve(self, observed, resolution).await
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
         self.forms.prepare(&self.pool).await?;
         let PostgresStatements { purge, requeue, .. } = self.forms.statements();
-        sql::purge(self, purge, requeue, limit).await
+        sql::purge(self, purge, requeue, limit, as_of).await
     }
 }
 

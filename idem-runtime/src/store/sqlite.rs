@@ -12,7 +12,7 @@ use sqlx::{Sqlite, SqlitePool};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::random;
-use crate::record::{Observation, Record};
+use crate::record::{Observation, Record, Timestamp};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
     self, Backend, Batcher, OperatorStatements, Query, Returning, SqlOperator, SqlStore, Table,
@@ -370,9 +370,9 @@ impl SqlStore for SqliteStore {
         sql::try_take_over(self, &self.statements.take_over, observed, claim).await
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
         let SqliteStatements { purge, requeue, .. } = &*self.statements;
-        sql::purge(self, purge, requeue, limit).await
+        sql::purge(self, purge, requeue, limit, as_of).await
     }
 }
 

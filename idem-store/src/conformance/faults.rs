@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{Observation, Outcome, Owner, Payload, Record};
+use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::{
     AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite,
     Filter, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
@@ -29,6 +29,7 @@ pub enum Op {
     Resolve,
     Get,
     List,
+    Now,
     Purge,
     SaveStep,
     SavedSteps,
@@ -36,7 +37,7 @@ pub enum Op {
 
 impl Op {
     /// All operations.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Claim,
         Self::TakeOver,
         Self::Renew,
@@ -46,6 +47,7 @@ impl Op {
         Self::Resolve,
         Self::Get,
         Self::List,
+        Self::Now,
         Self::Purge,
         Self::SaveStep,
         Self::SavedSteps,
@@ -80,14 +82,14 @@ pub enum Fault {
 /// store uses no timers: a call that hangs does so until it is dropped, and a held call waits until its [`Gate`] opens.
 ///
 /// ```
-/// use idem_store::Store;
 /// use idem_store::conformance::faults::{FaultStore, Op};
+/// use idem_store::{Store, Timestamp};
 ///
 /// async fn purges_at_the_second_try(store: impl Store) {
 ///     let faults = FaultStore::new(store);
 ///     faults.fail_before(Op::Purge, 1);
-///     assert!(faults.purge(100).await.is_err());
-///     assert!(faults.purge(100).await.is_ok());
+///     assert!(faults.purge(100, Timestamp::MAX).await.is_err());
+///     assert!(faults.purge(100, Timestamp::MAX).await.is_ok());
 ///     assert_eq!(faults.count(Op::Purge), 2);
 /// }
 /// ```
@@ -392,8 +394,13 @@ impl<S: Store> Store for FaultStore<S> {
         self.faulty(Op::List, listing).await
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        self.faulty(Op::Purge, self.inner().purge(limit)).await
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        self.faulty(Op::Now, self.inner().now()).await
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
+        self.faulty(Op::Purge, self.inner().purge(limit, as_of))
+            .await
     }
 
     fn audit(&self) -> Option<&dyn AuditStore> {

@@ -183,8 +183,17 @@ impl Subject {
         answer.map_err(failed("summaries"))
     }
 
+    pub(super) async fn now(&self) -> Result<Timestamp, String> {
+        self.store.now().await.map_err(failed("now"))
+    }
+
+    pub(super) async fn purge_as_of(&self, limit: u32, as_of: Timestamp) -> Result<Purged, String> {
+        let purged = self.store.purge(limit, as_of).await;
+        purged.map_err(failed("purge"))
+    }
+
     pub(super) async fn purge(&self, limit: u32) -> Result<Purged, String> {
-        self.store.purge(limit).await.map_err(failed("purge"))
+        self.purge_as_of(limit, Timestamp::MAX).await
     }
 
     /// Reads a record that must exist.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::kit::*;
-use crate::record::{OnCrash, Owner, State};
+use crate::record::{OnCrash, Owner, State, Timestamp};
 use crate::store::{ClaimRequest, FencedWrite, Purged};
 
 fn brief(on_crash: OnCrash) -> ClaimRequest {
@@ -256,6 +256,50 @@ pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> CaseRe
         }
     }
     Err("no purge removed such a record".to_owned())
+}
+
+pub(super) async fn purge_as_of_an_earlier_time(store: Subject) -> CaseResult {
+    let begin = Timestamp::from_micros(0);
+    let mut removed = 0;
+    for _ in 0..40 {
+        let abandoned = brief(OnCrash::Rerun);
+        let unknown = brief(OnCrash::Refuse);
+        store.own(&abandoned).await?;
+        store.own(&unknown).await?;
+        store.absent(&abandoned.id).await?;
+        let mut patience = Patience::new("its time never came");
+        while let Some(record) = store.get(&unknown.id).await?
+            && record.lease_until.after(record.retention) > record.read_at
+        {
+            patience.wait().await?;
+        }
+        // Other purges may run on the same store. Then there may be nothing left that this one could change wrongly, or
+        // the next one rightly: the next round may come before them.
+        let purged = store.purge_as_of(100, begin).await?;
+        ensure!(purged.is_nothing(), "a purge as of 1970 did {purged:?}");
+        let now = store.now().await?;
+        removed += store.purge_as_of(100, now).await?.removed;
+        if removed >= 3 {
+            return Ok(());
+        }
+    }
+    Err("no purge as of the store's time removed what had expired".to_owned())
+}
+
+/// A store may have several clocks.
+const SKEW: Duration = Duration::from_secs(1);
+
+pub(super) async fn now_is_the_time_of_reads(store: Subject) -> CaseResult {
+    let claim = fresh();
+    store.own(&claim).await?;
+    let before = store.record(&claim.id).await?.read_at;
+    let now = store.now().await?;
+    let after = store.record(&claim.id).await?.read_at;
+    ensure!(
+        before <= now.after(SKEW) && now <= after.after(SKEW),
+        "between reads at {before:?} and {after:?}, the time was {now:?}"
+    );
+    Ok(())
 }
 
 pub(super) async fn purge_is_bounded(store: Subject) -> CaseResult {

@@ -35,7 +35,7 @@ pub trait AuditStore: Send + Sync {
         change: &ManualChange,
     ) -> Result<Resolved, StoreError>;
 
-    /// Purges one batch like [`Store::purge`](crate::Store::purge), and writes who did it and why. A batch that changed
+    /// Purges one batch like [`Store::purge`](crate::Store::purge), as of the time of the store's clock, and writes who did it and why. A batch that changed
     /// nothing leaves no entry. A batch may be smaller than `limit`.
     ///
     /// After an error, the batch may have been purged in part; its entry exists then. A repetition purges the rest.

@@ -151,6 +151,8 @@ impl Purged {
 }
 
 /// Purges one record, as [`Store::purge`](crate::Store::purge) does. The record may have expired.
+///
+/// Here the caller sets [`Record::read_at`] to the earlier of the `as_of` of the purge and the time of the store's clock.
 pub fn purge(record: &mut Record) -> Purge {
     if record.is_expired() {
         return Purge::Expired;

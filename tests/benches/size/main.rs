@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use idem_report::{Limits, Measured, Report};
-use idem_runtime::RecordId;
 use idem_runtime::record::{ClaimId, Outcome, Owner, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Filter, PageRequest};
+use idem_runtime::{RecordId, Timestamp};
 use idem_tests::claims::{claim_of, identity};
 use idem_tests::copies::{self, Pool};
 use idem_tests::ratio::Effort;
@@ -330,7 +330,7 @@ impl Sized {
                 times
             }
             Work::Purge => {
-                let purged = store.purge(PURGED as u32).await.unwrap();
+                let purged = store.purge(PURGED as u32, Timestamp::MAX).await.unwrap();
                 assert_eq!(purged.removed, PURGED);
                 1
             }
@@ -439,7 +439,11 @@ async fn turn_over(sized: &Sized, (store, counted): &(Store, Store)) {
             .copy(&done(), first..first + batch, Duration::ZERO)
             .await;
         let purge = Instant::now();
-        let purged = turned.store.purge(batch as u32).await.unwrap();
+        let purged = turned
+            .store
+            .purge(batch as u32, Timestamp::MAX)
+            .await
+            .unwrap();
         purging += purge.elapsed();
         assert_eq!(purged.removed, batch);
     }

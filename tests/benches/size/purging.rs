@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_runtime::{Idem, Purger, PurgerGuard};
+use idem_runtime::{Idem, Purger, PurgerGuard, Timestamp};
 use idem_tests::ratio::Effort;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
@@ -200,7 +200,7 @@ fn start(store: &Store, beside: Beside, progress: &Arc<Progress>) -> Purging {
                 }
                 let calls = progress.calls.load(Ordering::Relaxed);
                 if calls as f64 * RATE >= removed as f64 + f64::from(batch) / 2.0 {
-                    removed += store.purge(batch).await.unwrap().removed;
+                    removed += store.purge(batch, Timestamp::MAX).await.unwrap().removed;
                 }
             }
         })),
@@ -214,7 +214,7 @@ fn start(store: &Store, beside: Beside, progress: &Arc<Progress>) -> Purging {
 async fn purge_all(store: &Store) -> u64 {
     let mut removed = 0;
     loop {
-        let purged = store.purge(PURGED as u32).await.unwrap();
+        let purged = store.purge(PURGED as u32, Timestamp::MAX).await.unwrap();
         removed += purged.removed;
         if purged.removed == 0 {
             return removed;
@@ -226,7 +226,7 @@ async fn purge_all(store: &Store) -> u64 {
 async fn purge_counting(store: Store) -> (u64, u64) {
     let (mut removed, mut errors) = (0, 0);
     loop {
-        match store.purge(PURGED as u32).await {
+        match store.purge(PURGED as u32, Timestamp::MAX).await {
             Ok(purged) => {
                 removed += purged.removed;
                 if purged.removed == 0 && !purged.more {

@@ -6,7 +6,7 @@ use idem_runtime::store::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
     Cursor, ManualChange, PageRequest, Purged, Resolution, Resolved,
 };
-use idem_runtime::{Store as _, StoreError};
+use idem_runtime::{Store as _, StoreError, Timestamp};
 
 use super::ToyStore;
 use crate::bug::Bug;
@@ -62,7 +62,7 @@ impl AuditStore for ToyStore {
     }
 
     async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
-        let purged = self.purge(limit).await?;
+        let purged = self.purge(limit, Timestamp::MAX).await?;
         let is_told = match purged.is_nothing() {
             true => self.has(Bug::EmptyPurgeIsWrittenDown),
             false => !self.has(Bug::PurgeByHandIsNotWrittenDown),

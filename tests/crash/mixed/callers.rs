@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::outbox::{Outbox, RelayGuard};
-use idem_runtime::{Error, Idem, outbox};
+use idem_runtime::{Error, Idem, Timestamp, outbox};
 use rand::RngExt;
 use tokio::sync::Mutex;
 use tokio::time::error::Elapsed;
@@ -122,7 +122,7 @@ impl Plain {
     }
 
     async fn purge(&self) {
-        let purging = self.idem.store().purge(PURGED);
+        let purging = self.idem.store().purge(PURGED, Timestamp::MAX);
         until_dropped(DropTime::at_random(), purging).await;
     }
 }

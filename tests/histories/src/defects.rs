@@ -177,7 +177,11 @@ impl Store for ReferenceStore {
         Ok(Page::in_id_order(records, limit))
     }
 
-    async fn purge(&self, _: u32) -> Result<Purged, StoreError> {
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.now())
+    }
+
+    async fn purge(&self, _: u32, _: Timestamp) -> Result<Purged, StoreError> {
         let ids: Vec<_> = self.lock().by_id.keys().copied().collect();
         let mut all = Purged::default();
         for id in ids {

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use idem_store::Timestamp;
 use idem_store::store::Store;
 use tokio::sync::watch;
 
@@ -49,7 +50,7 @@ impl Purges {
                 to: None,
                 interrupts: true,
             });
-            match store.purge(LIMIT).await {
+            match store.purge(LIMIT, Timestamp::MAX).await {
                 Ok(purged) => self.lock()[number].interrupts = purged.interrupted > 0,
                 Err(error) if !error.is_retryable() => return Err(error.into()),
                 // A server that was killed no longer purges once it is up again.

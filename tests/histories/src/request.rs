@@ -129,7 +129,7 @@ impl Request {
             }
             Self::Get(id) => Answer::Record(store.get(id).await?.map(Box::new)),
             Self::List(filter) => Answer::Records(list(store, filter).await?),
-            Self::Purge(limit) => Answer::Purged(store.purge(*limit).await?),
+            Self::Purge(limit) => Answer::Purged(store.purge(*limit, Timestamp::MAX).await?),
             Self::PurgeAll => Answer::Purged(purge_all(store).await?),
             _ => return self.send_optional(store).await,
         })
@@ -190,7 +190,7 @@ async fn list(store: &dyn Store, filter: &Filter) -> Result<Vec<Record>, StoreEr
 async fn purge_all(store: &dyn Store) -> Result<Purged, StoreError> {
     let mut all = Purged::default();
     loop {
-        let purged = store.purge(PURGE).await?;
+        let purged = store.purge(PURGE, Timestamp::MAX).await?;
         all.removed += purged.removed;
         all.abandoned += purged.abandoned;
         all.interrupted += purged.interrupted;

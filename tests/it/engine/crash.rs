@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use idem_runtime::store::{Filter, PageRequest, Resolved};
 use idem_runtime::{
     Attempt, Call, Error, Idem, MemoryStore, OnCrash, Reconciled, Record, RunOptions, Scope, State,
+    Timestamp,
 };
 use tokio::sync::oneshot;
 
@@ -495,6 +496,6 @@ trait StorePurge {
 impl StorePurge for Idem<MemoryStore> {
     async fn store_purge(&self) {
         use idem_runtime::Store;
-        while self.store().purge(100).await.unwrap().more {}
+        while self.store().purge(100, Timestamp::MAX).await.unwrap().more {}
     }
 }

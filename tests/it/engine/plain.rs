@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem_runtime::record::{Observation, Outcome, Owner};
+use idem_runtime::record::{Observation, Outcome, Owner, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
     Resolved, StepStore,
@@ -96,8 +96,12 @@ impl<S: Store, B: Debug + Send + Sync + 'static> Store for Plain<S, B> {
         self.store.list(filter, page).await
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        self.store.purge(limit).await
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        self.store.now().await
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
+        self.store.purge(limit, as_of).await
     }
 
     fn steps(&self) -> Option<&dyn StepStore> {

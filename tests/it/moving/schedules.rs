@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem_runtime::record::{ClaimId, Observation, Outcome, Owner, Record};
+use idem_runtime::record::{ClaimId, Observation, Outcome, Owner, Record, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
     Resolved,
@@ -98,9 +98,14 @@ impl Store for Connection {
         self.store.list(filter, page).await
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+    async fn now(&self) -> Result<Timestamp, StoreError> {
         self.send().await;
-        self.store.purge(limit).await
+        self.store.now().await
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
+        self.send().await;
+        self.store.purge(limit, as_of).await
     }
 }
 

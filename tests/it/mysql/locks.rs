@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, MySqlStore, RunOptions, Store as _, StoreErrorKind};
+use idem_runtime::{
+    Call, Error, Idem, MySqlStore, RunOptions, Store as _, StoreErrorKind, Timestamp,
+};
 use idem_servers::{Options, Server};
 use sqlx::Connection as _;
 use sqlx::mysql::{MySqlConnection, MySqlPool};
@@ -155,11 +157,11 @@ async fn a_purge_leaves_a_locked_record_and_deletes_the_others() {
             .await
             .unwrap();
 
-        let purged = store.purge(10).await.unwrap();
+        let purged = store.purge(10, Timestamp::MAX).await.unwrap();
         assert_eq!((purged.removed, purged.more), (2, false));
 
         other.rollback().await.unwrap();
-        let purged = store.purge(10).await.unwrap();
+        let purged = store.purge(10, Timestamp::MAX).await.unwrap();
         assert_eq!((purged.removed, purged.more), (1, false));
         database.drop().await;
     }
@@ -201,12 +203,12 @@ async fn a_purge_does_not_wait_for_a_transaction_that_claims() {
             .unwrap();
         let waits = lock_waits(&pool).await;
 
-        let error = store.purge(10).await.unwrap_err();
+        let error = store.purge(10, Timestamp::MAX).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
         assert_eq!(lock_waits(&pool).await, waits);
 
         claiming.rollback().await.unwrap();
-        assert_eq!(store.purge(10).await.unwrap().removed, 3);
+        assert_eq!(store.purge(10, Timestamp::MAX).await.unwrap().removed, 3);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The server's cost of a transition: statements, rows, log and scans, from the server's own statistics.
 
 use idem_runtime::store::{ClaimOutcome, Resolution};
-use idem_runtime::{PostgresStore, Store};
+use idem_runtime::{PostgresStore, Store, Timestamp};
 use idem_tests::until;
 use sqlx::{ConnectOptions, Connection};
 
@@ -142,9 +142,9 @@ async fn no_transition_reads_the_whole_table() {
 
     let pool = database.pool(1).await;
     let store = PostgresStore::new(pool.clone());
-    assert_eq!(store.purge(2).await.unwrap().removed, 2);
-    assert_eq!(store.purge(2).await.unwrap().removed, 1);
-    assert_eq!(store.purge(2).await.unwrap().removed, 0);
+    assert_eq!(store.purge(2, Timestamp::MAX).await.unwrap().removed, 2);
+    assert_eq!(store.purge(2, Timestamp::MAX).await.unwrap().removed, 1);
+    assert_eq!(store.purge(2, Timestamp::MAX).await.unwrap().removed, 0);
     let owner = own(&store, &claim("new")).await;
     store.renew(&owner, HOUR).await.unwrap();
     store.release(&owner).await.unwrap();

@@ -9,7 +9,7 @@ use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved,
     TransactionalStore,
 };
-use idem_runtime::{PostgresForm, PostgresStore, Store as _, StoreErrorKind};
+use idem_runtime::{PostgresForm, PostgresStore, Store as _, StoreErrorKind, Timestamp};
 use idem_servers::{Options, Server};
 use idem_tests::backends;
 use idem_tests::until;
@@ -237,7 +237,7 @@ async fn every_deletion_of_the_store_raises_the_fencing_floor() {
     let complete = "UPDATE idem_records SET state = 'completed', ended_at = 1, codec = 'json/1', \
          payload = '\\x31', retention = 1, purge_after = 1 WHERE idempotency_key = 'purged'";
     execute(&pool, complete).await;
-    assert_eq!(store.purge(10).await.unwrap().removed, 1);
+    assert_eq!(store.purge(10, Timestamp::MAX).await.unwrap().removed, 1);
     assert_eq!(number(&pool, floor).await, purged.fencing_token.number());
     let again = own(&store, &short).await;
     assert!(

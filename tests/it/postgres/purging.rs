@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use idem_runtime::Store as _;
 use idem_runtime::store::Purged;
+use idem_runtime::{Store as _, Timestamp};
 use idem_tests::until;
 use sqlx::PgPool;
 use tokio::task::JoinSet;
@@ -80,7 +80,11 @@ async fn purging_and_claims_do_not_block_each_other() {
                     removed: batch,
                     more,
                     ..
-                } = store.purge(50).await.map_err(|it| full_text(&it)).unwrap();
+                } = store
+                    .purge(50, Timestamp::MAX)
+                    .await
+                    .map_err(|it| full_text(&it))
+                    .unwrap();
                 removed += batch;
                 if !more {
                     break;
@@ -95,7 +99,7 @@ async fn purging_and_claims_do_not_block_each_other() {
     assert!(removed >= RECORDS - 1, "{removed}");
     holding.rollback().await.unwrap();
     until(async || {
-        store.purge(500).await.unwrap();
+        store.purge(500, Timestamp::MAX).await.unwrap();
         number(
             &pool,
             "SELECT count(*) FROM idem_records WHERE idempotency_key = '1'",

@@ -11,7 +11,7 @@ use idem_runtime::record::ClaimId;
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved, StepStore,
 };
-use idem_runtime::{OnCrash, RedisStore, Store, StoreErrorKind};
+use idem_runtime::{OnCrash, RedisStore, Store, StoreErrorKind, Timestamp};
 use idem_servers::{Options, RedisCluster, Server};
 
 use super::key;
@@ -169,7 +169,7 @@ async fn maintenance(store: &RedisStore, name: &str) {
     assert!(!listed.records.is_empty());
     let (mut removed, mut interrupted) = (0, 0);
     loop {
-        let purged = store.purge(1000).await.unwrap();
+        let purged = store.purge(1000, Timestamp::MAX).await.unwrap();
         removed += purged.removed;
         interrupted += purged.interrupted;
         if !purged.more {
@@ -207,7 +207,7 @@ async fn the_privileges_marked_always_are_enough_for_calls() {
         .unwrap();
     calls(&store, "plain").await;
     assert_eq!(refused(&server), BTreeSet::from(["info".to_owned()]));
-    let error = store.purge(10).await.unwrap_err();
+    let error = store.purge(10, Timestamp::MAX).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Denied, "{error:?}");
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ::redis::cluster::ClusterClient;
 use idem_runtime::record::ClaimId;
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest};
-use idem_runtime::{OnCrash, RedisStore, State, Store};
+use idem_runtime::{OnCrash, RedisStore, State, Store, Timestamp};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::time::sleep;
 
@@ -89,7 +89,7 @@ fn abandoned(number: usize) -> ClaimRequest {
 async fn purge_all(store: &RedisStore) -> u64 {
     let mut interrupted = 0;
     loop {
-        let purged = store.purge(1000).await.unwrap();
+        let purged = store.purge(1000, Timestamp::MAX).await.unwrap();
         interrupted += purged.interrupted;
         if !purged.more {
             return interrupted;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Source, with_provenance};
+use idem_runtime::{Call, Error, Source, Timestamp, with_provenance};
 use idem_tests::on_stores;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -180,7 +180,8 @@ async fn a_concurrent_purge_does_not_block_claims<S: Orders>(shop: Arc<Shop<S>>)
     let purging = tokio::spawn({
         let shop = Arc::clone(&shop);
         async move {
-            while !matches!(shop.idem.store().purge(10).await, Ok(purged) if purged.removed > 0) {
+            while !matches!(shop.idem.store().purge(10, Timestamp::MAX).await, Ok(purged) if purged.removed > 0)
+            {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }

@@ -259,8 +259,12 @@ impl Store for RevisionStore {
         Ok(Page::in_id_order(found, limit))
     }
 
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.server.read(FLOOR).await.time.into())
+    }
+
     /// Each write checks the record again: a round that finds another revision purges what it finds then.
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
         let mut purged = Purged::default();
         let mut after = None;
         loop {
@@ -276,6 +280,7 @@ impl Store for RevisionStore {
                 }
                 let purge = |slot: &mut Slot| {
                     let record = &mut slot.entry.as_mut()?.record;
+                    record.read_at = record.read_at.min(as_of);
                     let purge = transitions::purge(record);
                     let record = record.clone();
                     if purge == Purge::Expired {

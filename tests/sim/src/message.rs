@@ -10,7 +10,7 @@ use idem_store::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged,
     RecoveryInput, Resolution, Resolved, SavedStep,
 };
-use idem_store::{StoreError, StoreErrorKind};
+use idem_store::{StoreError, StoreErrorKind, Timestamp};
 
 pub(crate) use self::relay::{ClaimedMessage, MessageOwner, MessageReply, MessageRequest};
 
@@ -49,7 +49,8 @@ pub(crate) enum Request {
     Resolve(Observation, Resolution),
     Get(RecordId),
     List(Filter, PageRequest),
-    Purge(u32),
+    Now,
+    Purge(u32, Timestamp),
     SaveStep(Owner, String, Payload),
     SavedSteps(Owner),
     SaveInput(Owner, Payload, Duration),
@@ -105,6 +106,7 @@ pub(crate) enum Reply {
     Resolved(Resolved),
     Record(Option<Box<Record>>),
     Page(Page),
+    Now(Timestamp),
     Purged(Purged),
     Steps(Option<Vec<SavedStep>>),
     Due(Vec<RecoveryInput>),
@@ -142,7 +144,8 @@ impl Request {
                 Some(owner.id)
             }
             Self::List(..)
-            | Self::Purge(_)
+            | Self::Now
+            | Self::Purge(..)
             | Self::Due(..)
             | Self::Batch(_)
             | Self::Messages(_)
@@ -177,7 +180,8 @@ impl Request {
             Self::Resolve(_, Resolution::Erase) => "resolve: erase",
             Self::Get(_) => "read",
             Self::List(..) => "list",
-            Self::Purge(_) => "purge",
+            Self::Now => "read the clock",
+            Self::Purge(..) => "purge",
             Self::SaveStep(_, name, _) => return format!("save step {name}"),
             Self::SavedSteps(_) => "read steps",
             Self::SaveInput(..) => "save recovery input",
@@ -238,6 +242,7 @@ impl Reply {
             Self::Record(None) => "no record".to_owned(),
             Self::Record(Some(record)) => format!("record: {}", record.state),
             Self::Page(page) => format!("{} records", page.records.len()),
+            Self::Now(now) => format!("the time is {}", now.as_micros()),
             Self::Purged(purged) => format!("removed {}", purged.removed),
             Self::Steps(None) => "not the owner".to_owned(),
             Self::Steps(Some(steps)) => format!("{} steps", steps.len()),

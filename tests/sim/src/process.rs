@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use idem_reference::Defect;
-use idem_runtime::{Idem, Purger, Recovery, TypedOperation};
+use idem_runtime::{Idem, Purger, Recovery, Timestamp, TypedOperation};
 use idem_store::random::Generator;
 use idem_store::store::{ManualChange, Resolved};
 use tokio::runtime::{Builder, Runtime};
@@ -244,7 +244,7 @@ impl Process {
         let idem = running.idem.clone();
         running.runtime.spawn(async move {
             // Whether it succeeds is the store's business.
-            let _ = idem_store::Store::purge(idem.store(), 100).await;
+            let _ = idem_store::Store::purge(idem.store(), 100, Timestamp::MAX).await;
         });
     }
 }

@@ -165,7 +165,10 @@ impl Server {
         match request {
             Request::Get(id) => Ok(Reply::Record(self.live(id, now).map(Box::new))),
             Request::List(filter, page) => self.list(filter, page, now).map(Reply::Page),
-            Request::Purge(limit) => Ok(Reply::Purged(self.purge(world, *limit, now))),
+            Request::Now => Ok(Reply::Now(now)),
+            Request::Purge(limit, as_of) => {
+                Ok(Reply::Purged(self.purge(world, *limit, now.min(*as_of))))
+            }
             Request::SavedSteps(owner) => Ok(Reply::Steps(self.saved_steps(owner, now))),
             Request::Due(operation, limit) => {
                 Ok(Reply::Due(self.due(operation, *limit as usize, now)))

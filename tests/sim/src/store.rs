@@ -31,7 +31,7 @@ use idem_store::store::{
     ManualChange, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved,
     SavedStep, StepStore,
 };
-use idem_store::{Store, StoreError};
+use idem_store::{Store, StoreError, Timestamp};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -342,11 +342,15 @@ impl Store for SimStore {
         )
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        ask!(self, Request::Now, Reply::Now)
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
         if let Some(cached) = &self.cached {
-            return cached.purge(limit).await;
+            return cached.purge(limit, as_of).await;
         }
-        ask!(self, Request::Purge(limit), Reply::Purged)
+        ask!(self, Request::Purge(limit, as_of), Reply::Purged)
     }
 
     fn audit(&self) -> Option<&dyn AuditStore> {
@@ -375,7 +379,7 @@ impl AuditStore for SimStore {
     }
 
     async fn purge_by_hand(&self, limit: u32, _: &ManualChange) -> Result<Purged, StoreError> {
-        self.purge(limit).await
+        self.purge(limit, Timestamp::MAX).await
     }
 
     async fn audit(&self, _: &AuditFilter, _: &PageRequest) -> Result<AuditPage, StoreError> {

@@ -239,7 +239,7 @@ impl Shard {
     }
 
     /// Removes expired records, and marks abandoned ones as interrupted. `budget` is the number of entries that it may
-    /// still examine.
+    /// still examine. `now` may be earlier than the time of the clock.
     pub(super) fn purge(&mut self, now: Timestamp, budget: &mut u32) -> Purged {
         let mut purged = Purged::default();
         while *budget > 0

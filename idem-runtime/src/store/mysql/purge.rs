@@ -20,7 +20,7 @@ use super::errors::{LOCKED, error, number};
 use super::{MySqlStore, fencing_floor};
 use crate::error::StoreError;
 use crate::random;
-use crate::record::{FencingToken, State};
+use crate::record::{FencingToken, State, Timestamp};
 use crate::store::sql::{
     self, Backend as _, InTransaction, OpenTransaction, Readable as _, Statement,
 };
@@ -34,13 +34,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-pub(super) async fn purge(store: &MySqlStore, limit: u32) -> Result<Purged, StoreError> {
+pub(super) async fn purge(
+    store: &MySqlStore,
+    limit: u32,
+    as_of: Timestamp,
+) -> Result<Purged, StoreError> {
     let mut all = Purged::default();
     let mut rest = limit;
     let mut patience = PATIENCE;
     loop {
         let batch = rest.min(BATCH);
-        let due = Due::read(store, batch, &mut patience).await?;
+        let due = Due::read(store, batch, as_of, &mut patience).await?;
         let done = due.purge_alone(store).await?;
         all.removed += done.removed;
         all.abandoned += done.abandoned;
@@ -64,7 +68,13 @@ impl MySqlStore {
     /// Reads the records of a purge by hand, before its transaction begins: it would lock the fencing floor, for which
     /// claims would wait.
     pub(super) async fn due_for_purge(&self, limit: u32) -> Result<Due, StoreError> {
-        Due::read(self, limit.min(BATCH), &mut PATIENCE.clone()).await
+        Due::read(
+            self,
+            limit.min(BATCH),
+            Timestamp::MAX,
+            &mut PATIENCE.clone(),
+        )
+        .await
     }
 
     /// Purges one batch in a transaction.
@@ -81,6 +91,8 @@ impl MySqlStore {
 pub(super) struct Due {
     /// Number of records that were read at most.
     limit: u32,
+    /// Latest time as of which they are due.
+    as_of: i64,
     deletes: bool,
     interrupt: bool,
     requeue: bool,
@@ -94,11 +106,14 @@ impl Due {
     async fn read(
         store: &MySqlStore,
         limit: u32,
+        as_of: Timestamp,
         patience: &mut Duration,
     ) -> Result<Self, StoreError> {
-        let rows = due_records(store, limit, patience).await?;
+        let as_of = as_of.as_micros();
+        let rows = due_records(store, limit, as_of, patience).await?;
         let mut due = Self {
             limit,
+            as_of,
             more: rows.len() >= limit as usize,
             ..Self::default()
         };
@@ -139,7 +154,10 @@ impl Due {
     /// finds records that became due in the meantime, so the limit of all together decreases by what was changed.
     async fn purge(&self, on: &impl Executor) -> Result<Purged, StoreError> {
         let statements = &on.store().statements;
-        let limited = |statement, limit| Statement::query(statement).number(i64::from(limit));
+        let limited = |statement, limit| {
+            let query = Statement::query(statement).number(i64::from(limit));
+            query.number(self.as_of)
+        };
         let (mut removed, mut abandoned, mut interrupted) = (0, 0, 0);
         let mut rest = self.limit;
         if self.deletes {
@@ -183,11 +201,13 @@ fn less(limit: u32, done: u64) -> u32 {
 async fn due_records(
     store: &MySqlStore,
     limit: u32,
+    as_of: i64,
     patience: &mut Duration,
 ) -> Result<Vec<MySqlRow>, StoreError> {
     let statements = &store.statements;
     while !patience.is_zero() {
         let query = statements.purge_turn.query().number(i64::from(limit));
+        let query = query.number(as_of);
         match store.execute(&query).await {
             Ok(executed) => return Ok(executed.rows),
             Err(locked) if number(&locked).is_some_and(|it| LOCKED.contains(&it)) => {}
@@ -198,5 +218,5 @@ async fn due_records(
         sleep(pause).await;
     }
     let query = statements.purge_due.query().number(i64::from(limit));
-    store.read(query).await
+    store.read(query.number(as_of)).await
 }

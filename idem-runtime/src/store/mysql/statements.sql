@@ -13,6 +13,10 @@
 -- for statement-based replication.
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
+-- part: as_of
+-- Time as of which a purge works.
+least({now}, ?2)
+
 -- part: record
 -- Columns that `text_row::record` reads. Line breaks are written literally, because the meaning of a backslash depends
 -- on a setting.
@@ -142,19 +146,19 @@ JSON_TABLE(?1, '$[*]' COLUMNS (
 
 -- part: past_retention
 -- The owner is gone for good, or the record waits to be reconciled.
-{it}state = 'running' AND {it}lease_until <= {now} - {it}retention
+{it}state = 'running' AND {it}lease_until <= {as_of} - {it}retention
 
 -- part: read_due
 -- Tells which statements of a purge have something to do. Each of them selects and checks the records itself.
 SELECT
     fencing_token,
     CASE
-        WHEN {expired} THEN 'delete'
+        WHEN {purgeable} THEN 'delete'
         WHEN {past_retention} THEN 'interrupt'
         ELSE 'requeue'
     END
 FROM {records} FORCE INDEX (purge_queue)
-WHERE purge_after <= {now}
+WHERE purge_after <= {as_of}
 ORDER BY purge_after LIMIT ?1
 
 -- part: due_records
@@ -162,7 +166,7 @@ ORDER BY purge_after LIMIT ?1
 -- few rows the server would otherwise scan, and wait for the locks of, the rows that were skipped.
 (
     SELECT id FROM {records} FORCE INDEX (purge_queue)
-    WHERE purge_after <= {now}
+    WHERE purge_after <= {as_of}
     ORDER BY purge_after LIMIT ?1
     FOR UPDATE SKIP LOCKED
 ) AS due STRAIGHT_JOIN {records} AS r FORCE INDEX (PRIMARY) ON r.id = due.id
@@ -334,7 +338,7 @@ WHERE one = 1 AND fencing_token < ?1
 -- claimed again in between has a higher fencing token than the floor was raised to. The records stay locked until they
 -- are deleted in the same transaction.
 SELECT HEX(r.id), r.state FROM {due_records}
-WHERE ({expired:r.}) AND r.fencing_token <= ?2
+WHERE ({purgeable:r.}) AND r.fencing_token <= ?3
 FOR UPDATE
 
 -- name: purge_delete
@@ -346,7 +350,7 @@ FROM JSON_TABLE(?1, '$[*]' COLUMNS (p_id CHAR(64) PATH '$')) AS a STRAIGHT_JOIN 
 -- name: purge_interrupt
 -- As above. The owner may have renewed its lease.
 UPDATE {due_records} SET r.purge_after = NULL, r.state = 'interrupted'
-WHERE {past_retention:r.} AND r.on_crash <> 'rerun' AND r.purge_after <= {now}
+WHERE {past_retention:r.} AND r.on_crash <> 'rerun' AND r.purge_after <= {as_of}
 
 -- name: purge_requeue
 -- As above, for records that are still alive: queued until they may expire.
@@ -356,7 +360,7 @@ UPDATE {due_records} SET
         WHEN r.state <> 'running' THEN r.ended_at + r.retention
         ELSE r.lease_until + r.retention
     END
-WHERE NOT ({expired:r.}) AND NOT ({past_retention:r.}) AND r.purge_after <= {now}
+WHERE NOT ({purgeable:r.}) AND NOT ({past_retention:r.}) AND r.purge_after <= {as_of}
 
 -- name: touch
 -- A lock holds on one node of Galera, or on one member of a group, only. A takeover on another node conflicts with a transaction of the owner if both

@@ -9,6 +9,10 @@
 -- restores the exact microsecond. `extract`, whose result is exact from version 14 on, takes ten times as long.
 (date_part('epoch', statement_timestamp()) * 1000000)::bigint
 
+-- part: as_of
+-- Time as of which a purge works.
+least({now}, ?2)
+
 -- part: content
 -- Columns that `rows::record_for` reads, in its order; the time of reading comes after them.
 {it}fingerprint, {it}state, {it}claim_id, {it}fencing_token, {it}attempt, {it}lease_until, {it}retention, {it}on_crash,
@@ -193,7 +197,7 @@ RETURNING a.place
 -- part: due
 WITH due AS MATERIALIZED (
     SELECT id FROM {records}
-    WHERE purge_after <= {now}
+    WHERE purge_after <= {as_of}
     ORDER BY purge_after LIMIT ?1
     FOR UPDATE SKIP LOCKED
 )
@@ -357,7 +361,7 @@ RETURNING {granted}
 -- waiting for them in another order would be a deadlock.
 {due}
 {delete_begin} AS r USING due
-WHERE r.id = due.id AND ({expired:r.})
+WHERE r.id = due.id AND ({purgeable:r.})
 {delete_end}
 
 -- name: requeue
@@ -366,14 +370,14 @@ WHERE r.id = due.id AND ({expired:r.})
 {due}
 UPDATE {records} AS r SET
     state = CASE
-        WHEN r.state = 'running' AND r.lease_until <= {now} - r.retention THEN 'interrupted'
+        WHEN r.state = 'running' AND r.lease_until <= {as_of} - r.retention THEN 'interrupted'
         ELSE r.state
     END,
     purge_after = CASE
         WHEN r.state = 'interrupted' THEN NULL
         WHEN r.state <> 'running' THEN r.ended_at + r.retention
-        WHEN r.lease_until + r.retention > {now} THEN r.lease_until + r.retention
+        WHEN r.lease_until + r.retention > {as_of} THEN r.lease_until + r.retention
     END
 FROM due
-WHERE r.id = due.id AND NOT ({expired:r.})
+WHERE r.id = due.id AND NOT ({purgeable:r.})
 RETURNING r.state

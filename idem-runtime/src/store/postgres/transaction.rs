@@ -9,7 +9,7 @@ use sqlx_core::transaction::TransactionManager as _;
 use super::statements::PostgresStatements;
 use super::{BEGIN, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{Observation, Outcome, Owner, Record};
+use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
 use crate::store::sql::{
     self, Backend, InTransaction, OpenTransaction, Query, Readable as _, Returning,
     SharedStatements,
@@ -71,7 +71,7 @@ impl PostgresStore {
         limit: &u32,
     ) -> Result<Purged, StoreError> {
         let PostgresStatements { purge, requeue, .. } = on.store.forms.statements();
-        sql::purge(on, purge, requeue, *limit).await
+        sql::purge(on, purge, requeue, *limit, Timestamp::MAX).await
     }
 }
 

@@ -123,7 +123,9 @@ impl AuditStore for RedisStore {
     /// Purges each record in a script of its own. The entry is therefore written before, and its counts afterwards.
     async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
         let mut note = PurgeNote::new(self, change);
-        let purged = self.purge_noted(limit, Some(&mut note)).await?;
+        let purged = self
+            .purge_noted(limit, Timestamp::MAX, Some(&mut note))
+            .await?;
         note.end(self, &purged).await?;
         Ok(purged)
     }
@@ -139,7 +141,7 @@ impl AuditStore for RedisStore {
             Some(id) => vec![id],
             None => self.audited().await?,
         };
-        let now = self.now().await?;
+        let now = self.time().await?;
         let (mut found, mut unreadable) = (Vec::new(), Vec::new());
         for id in &ids {
             let (entries, passed_over) = self.entries(id).await?;
@@ -160,17 +162,6 @@ impl AuditStore for RedisStore {
             entries: found.into_iter().map(|(_, entry)| entry).collect(),
             unreadable,
         })
-    }
-}
-
-impl RedisStore {
-    /// Time of the server; that of any of the servers of a cluster.
-    async fn now(&self) -> Result<Timestamp, StoreError> {
-        let primaries = self.connection.primaries(self.timeout).await?;
-        match primaries.first() {
-            Some(primary) => Ok(self.scan(primary, b"0").await?.now),
-            None => Err(errors::unreadable()),
-        }
     }
 }
 

@@ -11,7 +11,6 @@ use super::{MAX_CONCURRENT, RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{State, Timestamp};
-use crate::store::operator::OperatorStore;
 use crate::store::{
     Cursor, Filter, Page, PageRequest, RecordSummary, Store as _, SummaryPage, Unreadable,
 };
@@ -55,7 +54,7 @@ impl RedisStore {
         let ids = self.ids().await?;
         let begin = after.map_or(0, |after| ids.partition_point(|id| *id <= after));
         // The clocks of a cluster may differ, and time goes on.
-        let now = OperatorStore::clock(self).await?.after(SLACK);
+        let now = self.time().await?.after(SLACK);
         let (mut summaries, mut unreadable) = (Vec::new(), Vec::new());
         'page: for ids in ids[begin..].chunks(STATUSES) {
             for ids in self

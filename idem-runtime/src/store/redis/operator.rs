@@ -1,19 +1,15 @@
 //! Reads for operators.
 
-use async_trait::async_trait;
-use redis::cmd;
-
-use super::errors::unreadable;
 use super::scripts::{self, ScriptCall};
 use super::{MAX_CONCURRENT, RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::Timestamp;
 use crate::store::Unreadable;
 use crate::store::operator::{
     Count, Counting, Finding, Groups, MigrationPlan, OperatorStore, Scanned, Stats, StepOfRecord,
     StepsOfRecord, StuckIndex,
 };
+use async_trait::async_trait;
 
 #[async_trait]
 impl OperatorStore for RedisStore {
@@ -69,19 +65,6 @@ impl OperatorStore for RedisStore {
             false => Count::Exactly(unreadable as u64),
         };
         Ok(stats)
-    }
-
-    async fn clock(&self) -> Result<Timestamp, StoreError> {
-        let primaries = self.connection.primaries(self.timeout).await?;
-        let primary = primaries.first().ok_or_else(unreadable)?;
-        let [time] = self
-            .connection
-            .ask(primary, [cmd("TIME")], self.timeout)
-            .await?;
-        let (seconds, micros): (i64, i64) =
-            redis::from_redis_value(time).map_err(|_| unreadable())?;
-        let micros = seconds.saturating_mul(1_000_000).saturating_add(micros);
-        Ok(Timestamp::from_micros(micros))
     }
 
     async fn findings(&self) -> Vec<Finding> {

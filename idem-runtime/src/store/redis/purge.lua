@@ -1,4 +1,8 @@
 -- Checks a record again in the script that removes or marks it: its lease may have been renewed since it was found.
+--
+-- ARGV: latest time as of which to check it: the server's clock may have jumped forward
+
+local AS_OF = math.min(NOW, tonumber(ARGV[1]))
 
 local record, problem = load()
 if problem then
@@ -7,11 +11,12 @@ end
 if not record or record.state == 'erased' then
     return 'unchanged'
 end
-if not is_live(record) then
+local at = expires_at(record)
+if at and at <= AS_OF then
     erase(record)
     return record.state == 'running' and 'abandoned' or 'removed'
 end
-if record.state == 'running' and record.on_crash ~= 'rerun' and record.lease_until + record.retention <= NOW then
+if record.state == 'running' and record.on_crash ~= 'rerun' and record.lease_until + record.retention <= AS_OF then
     record.state = 'interrupted'
     write(record)
     return 'interrupted'

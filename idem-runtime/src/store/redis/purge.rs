@@ -27,8 +27,12 @@ const PURGE_ROUNDS: usize = 40;
 impl RedisStore {
     /// Scans some of the keys, from the position at which the last purge of this process stopped. Returns `more` until
     /// it has reached the end.
-    pub(super) async fn purge_due(&self, limit: u32) -> Result<Purged, StoreError> {
-        self.purge_noted(limit, None).await
+    pub(super) async fn purge_due(
+        &self,
+        limit: u32,
+        as_of: Timestamp,
+    ) -> Result<Purged, StoreError> {
+        self.purge_noted(limit, as_of, None).await
     }
 
     /// Purges like [`purge_due`](Self::purge_due), and writes the entry of a purge by hand before the first record is
@@ -36,6 +40,7 @@ impl RedisStore {
     pub(super) async fn purge_noted(
         &self,
         limit: u32,
+        as_of: Timestamp,
         mut note: Option<&mut PurgeNote<'_>>,
     ) -> Result<Purged, StoreError> {
         let mut walk = WalkGuard::on(&self.walk);
@@ -52,7 +57,7 @@ impl RedisStore {
                 if mem::take(&mut walk.is_over) && mem::replace(&mut is_whole, true) {
                     return Ok(purged);
                 }
-                self.walk_on(&mut walk).await?;
+                self.walk_on(&mut walk, as_of).await?;
                 continue;
             }
             let left = walk.due.len().saturating_sub(rest.min(MAX_CONCURRENT));
@@ -61,14 +66,14 @@ impl RedisStore {
             }
             // Removed from the list first: a record that cannot be purged would block all others.
             let ids = walk.due.split_off(left);
-            self.purge_all(&ids, &mut purged).await?;
+            self.purge_all(&ids, as_of, &mut purged).await?;
         }
         purged.more = true;
         Ok(purged)
     }
 
     /// Scans one more batch of keys, and leaves the ids of due records in [`Walk::due`].
-    async fn walk_on(&self, walk: &mut Walk) -> Result<(), StoreError> {
+    async fn walk_on(&self, walk: &mut Walk, as_of: Timestamp) -> Result<(), StoreError> {
         if walk.primaries.is_empty() {
             walk.primaries = self.connection.primaries(self.timeout).await?;
             walk.cursor = b"0".to_vec();
@@ -77,7 +82,7 @@ impl RedisStore {
             walk.is_over = true;
             return Ok(());
         };
-        match self.scan_due(primary, &walk.cursor).await {
+        match self.scan_due(primary, &walk.cursor, as_of).await {
             Ok(found) => {
                 walk.due.extend(found.ids);
                 walk.cursor = found.cursor;
@@ -97,7 +102,12 @@ impl RedisStore {
 
     /// Most records are not due, and one round trip shows this for all keys that a scan found. The values read here
     /// decide nothing: the script that purges checks them again.
-    async fn scan_due(&self, primary: &Primary, cursor: &[u8]) -> Result<ScanBatch, StoreError> {
+    async fn scan_due(
+        &self,
+        primary: &Primary,
+        cursor: &[u8],
+        as_of: Timestamp,
+    ) -> Result<ScanBatch, StoreError> {
         let found = self.scan(primary, cursor).await?;
         if found.ids.is_empty() {
             return Ok(found);
@@ -109,14 +119,14 @@ impl RedisStore {
         };
         let commands = found.ids.iter().map(read_status_of).collect();
         let answers = self.connection.read_each(commands, self.timeout).await?;
-        let now = found.now;
+        let as_of = found.now.min(as_of);
         // A key that cannot be read, because it is moving to another node or is not a record, is left for the next
         // walk.
         let is_due = |answer: Value| {
             let Value::BulkString(status) = answer else {
                 return false;
             };
-            read_status(&status).is_ok_and(|status| due_at(&status).is_some_and(|at| at <= now))
+            read_status(&status).is_ok_and(|status| due_at(&status).is_some_and(|at| at <= as_of))
         };
         Ok(ScanBatch {
             ids: found
@@ -130,12 +140,19 @@ impl RedisStore {
     }
 
     /// Purges these records concurrently, each with a script that checks the record again.
-    async fn purge_all(&self, ids: &[RecordId], purged: &mut Purged) -> Result<(), StoreError> {
+    async fn purge_all(
+        &self,
+        ids: &[RecordId],
+        as_of: Timestamp,
+        purged: &mut Purged,
+    ) -> Result<(), StoreError> {
         let mut purging = JoinSet::new();
         for id in ids {
             let (store, key) = (self.clone(), self.key(id));
-            purging
-                .spawn(async move { store.write(&ScriptCall::new(&scripts::PURGE, &key)).await });
+            purging.spawn(async move {
+                let call = ScriptCall::new(&scripts::PURGE, &key);
+                store.write(&call.number(as_of.as_micros())).await
+            });
         }
         while let Some(done) = purging.join_next().await {
             let done = match done.map_err(errors::task_failed)? {

@@ -1,6 +1,6 @@
 //! Scan for the keys of records, by listing, counting and purging.
 
-use redis::cmd;
+use redis::{Value, cmd};
 
 use super::RedisStore;
 use super::connection::Primary;
@@ -53,6 +53,18 @@ impl RedisStore {
         }
     }
 
+    /// Earliest time of the servers with their own keys.
+    pub(super) async fn time(&self) -> Result<Timestamp, StoreError> {
+        let mut earliest = None;
+        for primary in self.connection.primaries(self.timeout).await? {
+            let time = [cmd("TIME")];
+            let [time] = self.connection.ask(&primary, time, self.timeout).await?;
+            let time = timestamp(time)?;
+            earliest = Some(earliest.map_or(time, |it: Timestamp| it.min(time)));
+        }
+        earliest.ok_or_else(unreadable)
+    }
+
     /// Scans one batch of the keys of a server.
     pub(super) async fn scan(
         &self,
@@ -67,12 +79,10 @@ impl RedisStore {
             .arg(BATCH);
         let commands = [cmd("TIME"), scan];
         let [time, found] = self.connection.ask(primary, commands, self.timeout).await?;
-        let (seconds, micros): (i64, i64) =
-            redis::from_redis_value(time).map_err(|_| unreadable())?;
         let (cursor, keys): (Vec<u8>, Vec<Vec<u8>>) =
             redis::from_redis_value(found).map_err(|_| unreadable())?;
         Ok(ScanBatch {
-            now: Timestamp::from_micros(in_micros(seconds, micros)),
+            now: timestamp(time)?,
             ids: keys.iter().filter_map(|key| self.id_of_key(key)).collect(),
             audits: keys
                 .iter()
@@ -81,6 +91,12 @@ impl RedisStore {
             cursor,
         })
     }
+}
+
+/// Reads the answer to `TIME`.
+fn timestamp(time: Value) -> Result<Timestamp, StoreError> {
+    let (seconds, micros) = redis::from_redis_value(time).map_err(|_| unreadable())?;
+    Ok(Timestamp::from_micros(in_micros(seconds, micros)))
 }
 
 /// Keys of a scan, as ids of records.

@@ -9,7 +9,9 @@ use super::scripts::{self, ScriptCall, span};
 use super::{RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{FencingToken, Observation, Outcome, Owner, OwnerLabel, Payload, Record};
+use crate::record::{
+    FencingToken, Observation, Outcome, Owner, OwnerLabel, Payload, Record, Timestamp,
+};
 use crate::store::{
     AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
     PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store, SummaryPage,
@@ -123,8 +125,12 @@ impl Store for RedisStore {
         self.summary_page(filter, page).await
     }
 
-    async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-        self.purge_due(limit).await
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        self.time().await
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
+        self.purge_due(limit, as_of).await
     }
 
     fn audit(&self) -> Option<&dyn AuditStore> {

@@ -8,7 +8,7 @@ use super::transitions::{has_stuck_index, id_after};
 use super::{Backend, Dialect, Readable, Table, corrupt, declare_statements, unreadable};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{State, Timestamp};
+use crate::record::State;
 use crate::store::operator::{
     Count, Counting, Finding, MigrationPlan, OperatorStore, PendingMigration, RecordStats, Stats,
     StepOfRecord, StepsOfRecord, StuckIndex, key_space,
@@ -20,7 +20,6 @@ declare_statements! {
     pub(in crate::store) struct OperatorStatements {}
     from "operator.sql" {
         steps_of,
-        clock,
         stats,
         stats_between,
         purge_queue,
@@ -104,15 +103,6 @@ impl<S: SqlOperator> OperatorStore for S {
         stats.unreadable = unreadable;
         add_purge_queue(self, &mut stats).await?;
         Ok(stats)
-    }
-
-    async fn clock(&self) -> Result<Timestamp, StoreError> {
-        let statements = self.operator_statements();
-        let rows = self.read(statements.clock.query()).await?;
-        let row = rows.first().ok_or_else(|| corrupt("time"))?;
-        row.number(0)
-            .map(Timestamp::from_micros)
-            .map_err(unreadable)
     }
 
     async fn findings(&self) -> Vec<Finding> {

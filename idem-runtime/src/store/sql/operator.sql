@@ -6,10 +6,6 @@ SELECT {step_name}, s.codec, {payload_size:s.}, CASE WHEN ?2 = 1 THEN s.payload 
 FROM {records} AS r JOIN {steps} AS s ON {of_this_generation}
 WHERE r.id = ?1 ORDER BY s.name
 
--- name: clock
--- Nothing is read, so nothing can change meanwhile.
-SELECT {now}
-
 -- part: groups
 -- Columns that `group` reads.
 operation, state, count(*), count(CASE WHEN {unsettled} THEN 1 END), max({now} - first_claimed_at), min(retention),

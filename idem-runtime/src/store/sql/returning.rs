@@ -1,7 +1,7 @@
 //! Transitions of the dialects in which a write returns rows.
 
 use crate::error::StoreError;
-use crate::record::{Observation, State};
+use crate::record::{Observation, State, Timestamp};
 use crate::store::sql::{Backend, Query, Statement, get, granted, state, take_over_query};
 use crate::store::{ClaimOutcome, ClaimRequest, Purged};
 
@@ -42,23 +42,25 @@ pub(in crate::store) async fn try_take_over(
 }
 
 /// Deletes with one statement, and interrupts or requeues with the other. Each takes the maximum number of rows to
-/// change and returns the states of the changed rows.
+/// change and the time as of which they are due, and returns the states of the changed rows.
 pub(in crate::store) async fn purge(
     backend: &impl Returning,
     delete: &Statement,
     requeue: &Statement,
     limit: u32,
+    as_of: Timestamp,
 ) -> Result<Purged, StoreError> {
     // Mostly nothing is due, and this read blocks no other caller.
-    let due = backend.read(backend.statements().due.query()).await?;
+    let due = limited(&backend.statements().due, 1, as_of);
+    let due = backend.read(due).await?;
     if due.is_empty() {
         return Ok(Purged::default());
     }
-    let deleted = states(backend, delete, limit).await?;
+    let deleted = states(backend, limited(delete, limit, as_of)).await?;
     let rest = limit.saturating_sub(deleted.len() as u32);
     let mut kept = Vec::new();
     if rest > 0 {
-        kept = states(backend, requeue, rest).await?;
+        kept = states(backend, limited(requeue, rest, as_of)).await?;
     }
     let count = |states: &[State], state| states.iter().filter(|it| **it == state).count() as u64;
     Ok(Purged {
@@ -69,12 +71,13 @@ pub(in crate::store) async fn purge(
     })
 }
 
-async fn states(
-    backend: &impl Returning,
-    statement: &Statement,
-    limit: u32,
-) -> Result<Vec<State>, StoreError> {
+/// Binds parameters 1 and 2.
+fn limited(statement: &Statement, limit: u32, as_of: Timestamp) -> Query<'_> {
     let query = statement.query().number(i64::from(limit));
+    query.number(as_of.as_micros())
+}
+
+async fn states(backend: &impl Returning, query: Query<'_>) -> Result<Vec<State>, StoreError> {
     let rows = backend.write_returning(query).await?;
     rows.iter().map(state).collect()
 }

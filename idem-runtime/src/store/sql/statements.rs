@@ -139,6 +139,7 @@ declare_statements! {
         has_stuck_index,
         /// Id of the record that follows after this many others, in the order of ids.
         id_after,
+        now,
         #[cfg_attr(
             not(any(feature = "sqlite", feature = "postgres")),
             expect(dead_code, reason = "MySQL reads what is due at once")

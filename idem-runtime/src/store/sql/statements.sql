@@ -16,6 +16,15 @@ CASE {it}state
     ELSE {it}ended_at <= {now} - {it}retention
 END
 
+-- part: purgeable
+-- As above for a purge, which works as of the earlier of parameter 2 and the database clock: the clock may have jumped
+-- forward.
+CASE {it}state
+    WHEN 'running' THEN {it}on_crash = 'rerun' AND {it}lease_until <= {as_of} - {it}retention
+    WHEN 'interrupted' THEN false
+    ELSE {it}ended_at <= {as_of} - {it}retention
+END
+
 -- part: unsettled
 -- RUNNING with a lapsed lease, or INTERRUPTED.
 ({it}state = 'interrupted' OR {it}state = 'running' AND {it}lease_until <= {now})
@@ -213,9 +222,13 @@ SELECT {summary} FROM ({stuck_rows}) AS page ORDER BY id LIMIT ?8
 -- not a number of rows.
 SELECT id FROM {records} WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2
 
+-- name: now
+-- Nothing is read, so nothing can change meanwhile.
+SELECT {now}
+
 -- name: due
 -- Mostly nothing is due. This read shows that without blocking any writer.
-SELECT state FROM {records} WHERE purge_after <= {now} LIMIT 1
+SELECT state FROM {records} WHERE purge_after <= {as_of} LIMIT ?1
 
 -- part: of_this_generation
 s.id = r.id AND s.first_claimed_at = r.first_claimed_at

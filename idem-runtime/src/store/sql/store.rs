@@ -9,7 +9,7 @@ macro_rules! store {
 
             use crate::error::StoreError;
             use crate::key::{Operation, RecordId};
-            use crate::record::{Observation, Outcome, Owner, Payload, Record};
+            use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
             use crate::store::sql::{self, SqlStore};
             use crate::store::{
                 AttemptStore, Attempts, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
@@ -83,8 +83,12 @@ macro_rules! store {
                     sql::summaries(self, filter, page).await
                 }
 
-                async fn purge(&self, limit: u32) -> Result<Purged, StoreError> {
-                    SqlStore::purge(self, limit).await
+                async fn now(&self) -> Result<Timestamp, StoreError> {
+                    sql::now(self).await
+                }
+
+                async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
+                    SqlStore::purge(self, limit, as_of).await
                 }
 
                 fn audit(&self) -> Option<&dyn crate::store::AuditStore> {

@@ -102,7 +102,11 @@ pub(in crate::store) trait SqlStore: Backend + Sized {
     }
 
     /// Purges like [`Store::purge`](crate::store::Store::purge).
-    fn purge(&self, limit: u32) -> impl Future<Output = Result<Purged, StoreError>> + Send;
+    fn purge(
+        &self,
+        limit: u32,
+        as_of: Timestamp,
+    ) -> impl Future<Output = Result<Purged, StoreError>> + Send;
 }
 
 /// Maximum number of tries of a claim whose record changes between its read and its write.
@@ -342,6 +346,15 @@ pub(in crate::store) async fn note_replay(
         .number(fencing_token.number())
         .text(by.map(OwnerLabel::as_str));
     Ok(backend.write(query).await? > 0)
+}
+
+/// Reads the clock of the database.
+pub(in crate::store) async fn now(backend: &impl Backend) -> Result<Timestamp, StoreError> {
+    let rows = backend.read(backend.statements().now.query()).await?;
+    let row = rows.first().ok_or_else(|| corrupt("time"))?;
+    row.number(0)
+        .map(Timestamp::from_micros)
+        .map_err(unreadable)
 }
 
 /// Reads the record, even if it has expired.

@@ -5,6 +5,10 @@
 -- error of a floating-point number of seconds.
 (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 
+-- part: as_of
+-- Time as of which a purge works.
+min({now}, ?2)
+
 -- part: record
 -- Columns that `text_row::record` reads.
 printf(
@@ -89,7 +93,7 @@ WHERE {steps}.first_claimed_at <> excluded.first_claimed_at
 s.name
 
 -- part: due
-(SELECT id FROM {records} WHERE purge_after <= {now} ORDER BY purge_after LIMIT ?1)
+(SELECT id FROM {records} WHERE purge_after <= {as_of} ORDER BY purge_after LIMIT ?1)
 
 -- name: find_all
 -- Reads for several claims, each of which checks its record again when it writes.
@@ -174,7 +178,7 @@ RETURNING {granted}
 -- The due time was set at the claim: the owner may have renewed its lease since, or completed late. The condition is
 -- therefore checked again here, where no other write can come in between.
 DELETE FROM {records} AS r
-WHERE ({expired:r.}) AND r.id IN {due}
+WHERE ({purgeable:r.}) AND r.id IN {due}
 RETURNING state
 
 -- name: requeue
@@ -182,13 +186,13 @@ RETURNING state
 -- check of the lease, a renewal would be overwritten.
 UPDATE {records} AS r SET
     state = CASE
-        WHEN r.state = 'running' AND r.lease_until <= {now} - r.retention THEN 'interrupted'
+        WHEN r.state = 'running' AND r.lease_until <= {as_of} - r.retention THEN 'interrupted'
         ELSE r.state
     END,
     purge_after = CASE
         WHEN r.state = 'interrupted' THEN NULL
         WHEN r.state <> 'running' THEN r.ended_at + r.retention
-        WHEN r.lease_until + r.retention > {now} THEN r.lease_until + r.retention
+        WHEN r.lease_until + r.retention > {as_of} THEN r.lease_until + r.retention
     END
-WHERE NOT ({expired:r.}) AND r.id IN {due}
+WHERE NOT ({purgeable:r.}) AND r.id IN {due}
 RETURNING state

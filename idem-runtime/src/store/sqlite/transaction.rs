@@ -8,7 +8,7 @@ use sqlx::{SqlStr, Sqlite};
 use super::statements::SqliteStatements;
 use super::{SqliteStore, error, retry_busy};
 use crate::error::StoreError;
-use crate::record::{Observation, Outcome, Owner};
+use crate::record::{Observation, Outcome, Owner, Timestamp};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
 use crate::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Purged, Store, TransactionalStore,
@@ -35,7 +35,7 @@ impl SqliteStore {
         limit: &u32,
     ) -> Result<Purged, StoreError> {
         let SqliteStatements { purge, requeue, .. } = &*on.store.statements;
-        sql::purge(on, purge, requeue, *limit).await
+        sql::purge(on, purge, requeue, *limit, Timestamp::MAX).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! Rows of a real SQLite database, as another program might have written them.
 
 use arbitrary::{Result, Unstructured};
-use idem_runtime::{SqliteStore, Store as _};
+use idem_runtime::{SqliteStore, Store as _, Timestamp};
 use idem_store::key::RecordId;
 use idem_store::record::{Digest, Owner};
 use idem_store::store::{ClaimOutcome, Filter, PageRequest};
@@ -60,7 +60,7 @@ impl Row {
             on_crash: record.on_crash.as_str().to_owned(),
             codec: record.payload.as_ref().map(|it| it.codec.to_string()),
             payload: record.payload.as_ref().map(|it| it.bytes.to_vec()),
-            ended_at: record.ended_at.map(idem_store::Timestamp::as_micros),
+            ended_at: record.ended_at.map(Timestamp::as_micros),
         };
         for _ in 0..bytes.int_in_range(0..=2)? {
             row.change(bytes)?;
@@ -143,5 +143,5 @@ async fn read(store: &SqliteStore, row: &Row) {
         }
         Err(_) => {}
     }
-    let _ = store.purge(10).await;
+    let _ = store.purge(10, Timestamp::MAX).await;
 }
