@@ -4,6 +4,7 @@
 pub mod backends;
 pub mod by_hand;
 pub mod claims;
+pub mod clocked;
 pub mod copies;
 pub mod ledger;
 pub mod places;

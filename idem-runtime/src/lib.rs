@@ -107,6 +107,7 @@ mod mutex;
 ))]
 pub mod outbox;
 pub mod policy;
+mod purge_clock;
 pub mod store;
 mod timing;
 mod verify;

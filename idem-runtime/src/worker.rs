@@ -114,6 +114,8 @@ pub(crate) enum Found {
     More,
     /// More work may be due than there was room for.
     Full,
+    /// The search may begin its work after this pause only.
+    NotYet(Duration),
     /// The store failed, which the search has reported.
     Failed,
 }
@@ -351,6 +353,7 @@ impl Pace {
         }
         let pause = match found {
             Found::Full => None,
+            Found::NotYet(pause) => Some(pause),
             Found::More => Some(took.max(SOON)),
             Found::Failed => {
                 let failures = self.failures.get_or_insert_with(Backoff::of_searches);

@@ -16,6 +16,7 @@ use idem_runtime::outbox::Outbox;
 use idem_runtime::{
     Cached, Call, Error, Idem, MemoryStore, OnCrash, Purger, RunOptions, SqliteStore,
 };
+use idem_tests::clocked::ClockedStore;
 use idem_tests::recording::Recording;
 use tokio::time::{advance, sleep};
 
@@ -530,6 +531,28 @@ async fn the_lag_of_the_purger_grows_while_it_fails() {
     service.store.reset();
     sleep(interval * 10).await;
     assert_eq!(lag(), 0.0);
+    purger.stop().await;
+    names_are_listed(&recording);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_jump_of_the_clock_is_reported_until_it_is_undone() {
+    let recording = Recording::default();
+    let _guard = metrics::set_default_local_recorder(&recording);
+    let store = ClockedStore::open();
+    let idem = Idem::new(store.clone());
+    let interval = Duration::from_secs(60);
+    let purger = Purger::new(&idem).poll_interval(interval).start().unwrap();
+    let ahead = || recording.gauge("idem_store_clock_ahead_seconds");
+    sleep(interval * 3).await;
+    assert_eq!(ahead(), Some(0.0));
+    let day = Duration::from_secs(24 * 3600);
+    store.set_forward(day);
+    sleep(interval * 3).await;
+    assert_eq!(ahead(), Some(day.as_secs_f64()));
+    store.set_back(day);
+    sleep(interval * 2).await;
+    assert_eq!(ahead(), Some(0.0));
     purger.stop().await;
     names_are_listed(&recording);
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Engine, Idem};
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::metrics::sink;
+use crate::purge_clock::PurgeClock;
 use crate::random;
-use crate::record::Timestamp;
 use crate::store::{Purged, Store};
 use crate::timing::{DECADES, bounded};
 use crate::worker::{Found, Schedule, Search, Tasks, WorkerGuard};
@@ -18,9 +18,15 @@ use crate::worker::{Found, Schedule, Search, Tasks, WorkerGuard};
 /// Number of records that one batch examines. Small, so that a claim waits only milliseconds for a batch. The worker
 /// pauses between two batches, so that claims get a turn on stores with a single writer.
 const BATCH: u32 = 1_000;
+/// Longest pause between the first reading of the store's clock and the first batch.
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Deletes expired records in the background, in batches of 1,000. While more of them are due, it pauses between two
 /// batches for as long as the last one took. Any number of processes may purge one store.
+///
+/// A record is deleted when it has expired by the store's clock, as far as the monotonic clock of this process explains that
+/// clock. If the store's clock jumps forward, records are deleted as if it had not, until it is right again. A jump by more
+/// than a minute is a warning event, and the gauge `idem_store_clock_ahead_seconds`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,9 +65,10 @@ impl Purger {
         self
     }
 
-    /// Starts the purger as a background task of this tokio runtime. It first searches at a random point of the first
-    /// interval, so that the processes of a service do not purge at the same time, and a process that is restarted often
-    /// still purges now and then. If the store fails, the purger logs a warning event and retries with back-off.
+    /// Starts the purger as a background task of this tokio runtime. It first reads the store's clock at a random point of
+    /// the first interval, so that the processes of a service do not purge at the same time, and a process that is restarted
+    /// often still purges now and then. It first purges an interval later, at most a minute, when it can compare that clock
+    /// with its own. If the store fails, the purger logs a warning event and retries with back-off.
     ///
     /// # Errors
     /// [`Error::NoRuntime`] outside of a tokio runtime.
@@ -73,6 +80,8 @@ impl Purger {
         };
         let worker = WorkerGuard::start(schedule, |_| PurgeSearch {
             engine: self.engine,
+            clock: PurgeClock::default(),
+            first_pause: self.poll_interval.min(FIRST_PAUSE),
             purged: Purged::default(),
             caught_up_at: Instant::now(),
         });
@@ -104,6 +113,9 @@ impl PurgerGuard {
 
 struct PurgeSearch {
     engine: Arc<Engine>,
+    clock: PurgeClock,
+    /// Pause between the first reading of the store's clock and the first batch.
+    first_pause: Duration,
     /// Sums of the purges since the last report.
     purged: Purged,
     /// Start of the last batch that found nothing more to purge, or of the purger.
@@ -114,15 +126,30 @@ impl PurgeSearch {
     fn report_lag(&self) {
         sink::purge_lag(self.caught_up_at.elapsed());
     }
+
+    /// Purges one batch, as of a time that this process can explain. `None` if it can explain none yet.
+    async fn purge(&mut self, began: Instant) -> Result<Option<Purged>, StoreError> {
+        let (store, limit) = (&self.engine.store, self.engine.policy.store_timeout);
+        let now = bounded(limit, store.now()).await?;
+        let compared = self.clock.compare(began, now);
+        sink::store_clock_ahead(compared.ahead);
+        let Some(as_of) = compared.as_of else {
+            return Ok(None);
+        };
+        bounded(limit, store.purge(BATCH, as_of)).await.map(Some)
+    }
 }
 
 impl Search for PurgeSearch {
     /// Purges one batch.
     async fn search(&mut self, _: &mut Tasks) -> Found {
         let began = Instant::now();
-        let batch = self.engine.store.purge(BATCH, Timestamp::MAX);
-        match bounded(self.engine.policy.store_timeout, batch).await {
-            Ok(purged) => {
+        match self.purge(began).await {
+            Ok(None) => {
+                self.report_lag();
+                Found::NotYet(self.first_pause)
+            }
+            Ok(Some(purged)) => {
                 sink::purged(purged.removed, purged.abandoned, purged.interrupted);
                 if !purged.more {
                     self.caught_up_at = began;

@@ -277,6 +277,9 @@ impl RecordChanges<'_> {
     /// [`Purged::more`] is false. The audit gets one entry for each batch that changed something. A
     /// [`Purger`](crate::Purger) is not a change by hand and writes none.
     ///
+    /// The store's clock decides what has expired. Unlike a [`Purger`](crate::Purger), this method follows a clock that has
+    /// jumped forward.
+    ///
     /// # Errors
     /// [`Error::Store`].
     pub async fn purge(self, limit: u32) -> Result<Purged, Error> {

@@ -72,6 +72,8 @@ metrics! {
         "Calls of this process that wait for another call with their key.";
     PURGE_LAG: Gauge "idem_purge_lag_seconds" [] Seconds
         "Time since the purger of this process had last deleted everything that had expired, when it last tried.";
+    STORE_CLOCK_AHEAD: Gauge "idem_store_clock_ahead_seconds" [] Seconds
+        "Time by which the store's clock was ahead of the time that the purger of this process can explain, when it last looked.";
     PURGED: Counter "idem_purged_records_total" ["result"] Count
         "Records that the purger of this process removed, or marked as interrupted.";
     OUTBOX: Gauge "idem_outbox_messages" ["outbox", "state"] Count

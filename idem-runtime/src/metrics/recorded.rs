@@ -284,6 +284,12 @@ pub(crate) fn purge_lag(lag: Duration) {
     gauge(&KEY).set(lag.as_secs_f64());
 }
 
+/// Reports by how much the clock of the purger's store is ahead of what is explained.
+pub(crate) fn store_clock_ahead(ahead: Duration) {
+    static KEY: Key = Key::from_static_name(list::STORE_CLOCK_AHEAD);
+    gauge(&KEY).set(ahead.as_secs_f64());
+}
+
 /// Reports the messages of an outbox.
 pub(crate) fn outbox_backlog(outbox: &str, waiting: u64, parked: u64, oldest: Duration) {
     let outbox = Label::new("outbox", outbox.to_owned());

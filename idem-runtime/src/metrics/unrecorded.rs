@@ -66,3 +66,5 @@ pub(crate) fn open_circuit(_: CacheAction) -> Raised {
 pub(crate) fn purged(_removed: u64, _abandoned: u64, _interrupted: u64) {}
 
 pub(crate) fn purge_lag(_: Duration) {}
+
+pub(crate) fn store_clock_ahead(_: Duration) {}

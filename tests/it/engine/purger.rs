@@ -7,6 +7,8 @@ use idem_runtime::{Idem, MemoryStore, Purger, StoreErrorKind};
 
 use super::{Effects, TTL, call, idem};
 
+mod jumps;
+
 const INTERVAL: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
@@ -75,8 +77,8 @@ async fn a_purger_outlives_a_store_that_fails_hangs_or_panics() {
         idem.store().next(Op::Purge, fault);
     }
     let purger = Purger::new(&idem).poll_interval(INTERVAL).start().unwrap();
-    // Retried with back-off, not an interval later: the first search is within the first interval.
-    tokio::time::sleep(INTERVAL + Duration::from_secs(5)).await;
+    // Retried with back-off, not an interval later: the first purge is within the first two intervals.
+    tokio::time::sleep(2 * INTERVAL + Duration::from_secs(5)).await;
     assert!(idem.store().count(Op::Purge) >= 4);
     assert_eq!(idem.store().inner().len(), 0);
     purger.stop().await;

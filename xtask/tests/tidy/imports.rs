@@ -59,6 +59,7 @@ const RUNTIME: Rules = Rules {
         ("mutex", &[]),
         ("timing", &["error", "random"]),
         ("worker", &["error", "random", "timing"]),
+        ("purge_clock", &["record"]),
         (
             "store",
             &["error", "key", "metrics", "mutex", "random", "record"],
@@ -73,6 +74,7 @@ const RUNTIME: Rules = Rules {
                 "metrics",
                 "mutex",
                 "policy",
+                "purge_clock",
                 "random",
                 "record",
                 "store",
@@ -89,6 +91,7 @@ const RUNTIME: Rules = Rules {
                 "key",
                 "metrics",
                 "mutex",
+                "purge_clock",
                 "random",
                 "record",
                 "store",
