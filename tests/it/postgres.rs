@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::records::{HOUR, claim, full_text, outcome, own};
 
+mod clock;
 mod costs;
 mod demotion;
 mod errors;

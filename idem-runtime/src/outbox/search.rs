@@ -10,6 +10,7 @@ use super::deliver::{MessageClaim, deliver_in_order};
 use super::shared::{RelayShared, STATEMENT_TIMEOUT};
 use super::wake;
 use crate::error::StoreError;
+use crate::purge_clock::PurgeClock;
 use crate::random;
 use crate::store::outbox::{BATCH, Due};
 use crate::timing::bounded;
@@ -31,6 +32,7 @@ pub(super) struct MessageSearch {
     last_key: String,
     purge_every: Duration,
     purge_at: Instant,
+    purge_clock: PurgeClock,
 }
 
 impl MessageSearch {
@@ -45,6 +47,7 @@ impl MessageSearch {
             purge_every,
             // Jittered, so that the relays of a service do not purge at the same time.
             purge_at: Instant::now() + purge_every.mul_f64(random::fraction()),
+            purge_clock: PurgeClock::default(),
         }
     }
 
@@ -158,8 +161,7 @@ impl MessageSearch {
     /// too, and one that has much to purge delivers.
     async fn purge(&mut self) -> bool {
         let began = Instant::now();
-        let purge = self.shared.messages.purge(PURGE_BATCH);
-        let more = match bounded(STATEMENT_TIMEOUT, purge).await {
+        let more = match self.purge_batch(began).await {
             Ok(purged) => purged >= u64::from(PURGE_BATCH),
             Err(error) => {
                 tracing::warn!(
@@ -177,6 +179,16 @@ impl MessageSearch {
         };
         self.purge_at = Instant::now() + pause;
         more
+    }
+
+    /// Deletes a batch as of a time that this process can explain, if it can explain one already.
+    async fn purge_batch(&mut self, began: Instant) -> Result<u64, StoreError> {
+        let messages = &self.shared.messages;
+        let now = bounded(STATEMENT_TIMEOUT, messages.now()).await?;
+        match self.purge_clock.compare(began, now).as_of {
+            Some(as_of) => bounded(STATEMENT_TIMEOUT, messages.purge(PURGE_BATCH, as_of)).await,
+            None => Ok(0),
+        }
     }
 }
 

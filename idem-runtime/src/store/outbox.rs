@@ -409,9 +409,16 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
         entries.collect()
     }
 
-    async fn purge(&self, limit: u32) -> Result<u64, StoreError> {
-        let query = self.statements.purge.query();
-        self.write(query.number(i64::from(limit))).await
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        let rows = self.read(self.statements.now.query()).await?;
+        let now = rows.first().map(|row| row.number(0).map_err(unreadable));
+        let now = now.transpose()?.map(Timestamp::from_micros);
+        now.ok_or_else(|| unreadable(sqlx::Error::RowNotFound))
+    }
+
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<u64, StoreError> {
+        let query = self.statements.purge.query().number(i64::from(limit));
+        self.write(query.number(as_of.as_micros())).await
     }
 
     async fn count(&self) -> Result<BacklogCount, StoreError> {

@@ -20,6 +20,8 @@ mod outbox;
 mod outcome;
 mod plan;
 mod process;
+#[path = "../../../idem-runtime/src/purge_clock.rs"]
+mod purge_clock;
 mod server;
 mod shrink;
 mod store;

@@ -214,8 +214,12 @@ pub(crate) trait Messages: Debug + Send + Sync {
         limit: u32,
     ) -> Result<Vec<(i64, Result<MessageEntry, StoreError>)>, StoreError>;
 
-    /// Deletes up to `limit` delivered messages whose retention is over.
-    async fn purge(&self, limit: u32) -> Result<u64, StoreError>;
+    /// Time of the clock of the database.
+    async fn now(&self) -> Result<Timestamp, StoreError>;
+
+    /// Deletes up to `limit` delivered messages whose retention is over, as of the earlier of `as_of` and the clock of the
+    /// database.
+    async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<u64, StoreError>;
 
     async fn count(&self) -> Result<BacklogCount, StoreError>;
 }

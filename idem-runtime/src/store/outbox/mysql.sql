@@ -62,4 +62,4 @@ WHERE {claimable_of_key}
 
 -- name: purge
 -- Another process may purge concurrently. The second one waits for the rows of the first, and finds them deleted.
-DELETE FROM {messages} WHERE purge_after <= {now} LIMIT ?1
+DELETE FROM {messages} WHERE purge_after <= {as_of} LIMIT ?1

@@ -80,4 +80,4 @@ RETURNING {columns}
 -- name: purge
 -- Another process may purge concurrently. The second one waits for the rows of the first, and finds them deleted.
 DELETE FROM {messages}
-WHERE id IN (SELECT id FROM {messages} WHERE purge_after <= {now} ORDER BY purge_after LIMIT ?1)
+WHERE id IN (SELECT id FROM {messages} WHERE purge_after <= {as_of} ORDER BY purge_after LIMIT ?1)

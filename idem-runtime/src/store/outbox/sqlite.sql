@@ -65,4 +65,4 @@ RETURNING {columns}
 -- name: purge
 -- Another process may have purged the same messages: they are gone when this statement gets the write lock.
 DELETE FROM {messages}
-WHERE id IN (SELECT id FROM {messages} WHERE purge_after <= {now} ORDER BY purge_after LIMIT ?1)
+WHERE id IN (SELECT id FROM {messages} WHERE purge_after <= {as_of} ORDER BY purge_after LIMIT ?1)

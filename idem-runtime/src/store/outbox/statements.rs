@@ -22,6 +22,7 @@ declare_statements! {
         discard,
         write_entry,
         audit,
+        now,
         count,
         /// Claims those messages of a batch of ids that were not claimed since they were read.
         take,

@@ -138,6 +138,10 @@ WHERE entry < ?1
     AND (?4 IS NULL OR {now} - made_at <= ?4)
 ORDER BY entry DESC LIMIT ?5
 
+-- name: now
+-- Nothing is read, so nothing can change meanwhile.
+SELECT {now}
+
 -- name: count
 -- One statement, so that a message that is parked meanwhile is counted once. Each count reads one index.
 SELECT waiting.number, parked.number, waiting.oldest

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use idem_runtime::store::operator::MigrationPlan;
-use idem_store::StoreError;
-use idem_store::record::ClaimId;
+use idem_store::record::{ClaimId, Timestamp};
+use idem_store::{Store, StoreError};
 
 #[expect(
     dead_code,
@@ -168,8 +168,12 @@ impl Messages for SimStore {
         Ok(Vec::new())
     }
 
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Store::now(self).await
+    }
+
     /// Nothing is kept that was delivered.
-    async fn purge(&self, _: u32) -> Result<u64, StoreError> {
+    async fn purge(&self, _: u32, _: Timestamp) -> Result<u64, StoreError> {
         Ok(0)
     }
 
