@@ -16,6 +16,8 @@ use crate::target::Connection;
 const ROUNDS: usize = 5;
 /// Difference of the clocks that is worth a warning.
 const WORTH_A_WARNING: Duration = Duration::from_secs(1);
+/// Difference above which one of the clocks is wrong.
+const A_PROBLEM: Duration = Duration::from_secs(60);
 
 pub(crate) async fn doctor(connection: &Connection, doctor: &Doctor) -> anyhow::Result<End> {
     let mut findings = connection.store.findings().await;
@@ -104,6 +106,17 @@ fn of_reading(reading: Reading) -> Finding {
     let found = format!(
         "the store's clock is {skew:.3} s {direction} this machine's, give or take {half:.3} s"
     );
+    if skew > half + A_PROBLEM.as_secs_f64() {
+        return Finding::problem(
+            "clock",
+            format!(
+                "{found}. One of them is wrong. Leases and retentions are measured by the store's clock: while it is ahead, \
+                 results seem to have expired and calls run again; while it is behind, leases last longer"
+            ),
+            "find out which clock is wrong, and synchronise it (NTP). While the store's clock is ahead, start no process that \
+             purges and purge nothing by hand: it would delete results that calls still need",
+        );
+    }
     if skew > half + WORTH_A_WARNING.as_secs_f64() {
         return Finding::warning(
             "clock",
@@ -140,5 +153,19 @@ mod tests {
         let behind = read(-59_995, 10);
         assert!(behind.found.contains("60.000 s behind"), "{behind:?}");
         assert!(behind.found.contains("give or take 0.005 s"), "{behind:?}");
+        assert_eq!(behind.severity, Severity::Warning);
+    }
+
+    #[test]
+    fn a_difference_of_more_than_a_minute_is_a_problem() {
+        for direction in [-1, 1] {
+            let sent = Timestamp::from_micros(1_700_000_000_000_000);
+            let finding = of_reading(Reading {
+                sent,
+                store: Timestamp::from_micros(sent.as_micros() + direction * 61_000_000),
+                round_trip: Duration::from_millis(10),
+            });
+            assert_eq!(finding.severity, Severity::Problem, "{finding:?}");
+        }
     }
 }
