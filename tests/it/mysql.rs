@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use crate::records::{HOUR, claim, full_text, outcome, own};
 
 mod costs;
+mod ended;
 mod errors;
 mod locks;
 mod packets;

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::records::{HOUR, claim, full_text, outcome, own};
 
 mod costs;
+mod ended;
 
 fn file(directory: &TempDir) -> PathBuf {
     directory.path().join("idem.db")

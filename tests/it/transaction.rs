@@ -1,5 +1,6 @@
 //! `tx = tx`: record, effect and result are committed together. One set of cases for every store with transactions.
 
+pub(crate) mod bank;
 mod cases;
 mod costs;
 mod deadlocks;
@@ -130,7 +131,7 @@ impl Gate {
 
 /// Error type of the service.
 #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
-enum Failure {
+pub(crate) enum Failure {
     #[error("declined: {0}")]
     Declined(String),
     #[error("out of stock")]

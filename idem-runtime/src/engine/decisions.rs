@@ -185,6 +185,12 @@ pub(super) fn was_committed(record: &Record, owner: &Owner) -> bool {
     record.state.is_ended() && owner.owns(record)
 }
 
+/// True if a transaction that is not committed has its running record in the store: a statement of its body committed it
+/// half way.
+pub(super) fn was_committed_early(record: &Record, owner: &Owner) -> bool {
+    record.state == State::Running && owner.owns(record)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -146,8 +146,13 @@ impl<S: TransactionalStore> Idem<S> {
     ///
     /// # Errors
     /// The body's error, or an [`Error`] in the caller's error type: [`Error::Store`] if the transaction could not be
-    /// committed, [`Error::InvalidCall`] if the call or its options set crash handling or a lease, or if the call is
-    /// made in the body of another transaction on the same store.
+    /// committed, [`Error::InvalidCall`] if the call or its options set crash handling or a lease, if the call is made in
+    /// the body of another transaction on the same store, or if a statement of the body committed the transaction
+    /// ([`CommittedInBody`](crate::error::InvalidCall::CommittedInBody)).
+    ///
+    /// If the database ended the transaction while the body ran, as after a deadlock, and the body went on, the error is
+    /// [`StoreErrorKind::Conflict`](crate::StoreErrorKind::Conflict). Nothing of the body remains, except on SQLite if the
+    /// pool is the application's: there the statements after that are committed.
     ///
     /// # Cancel safety
     /// Dropping the future rolls back, unless the commit is already in progress. That commit then succeeds or fails as
@@ -199,9 +204,19 @@ impl<S: TransactionalStore> Idem<S> {
     /// [`InvalidCall::NoTransaction`](crate::error::InvalidCall::NoTransaction) if the connection is in no transaction,
     /// or in one that was begun by SQL text: sqlx does not know of such a transaction, and would end it with the call.
     ///
-    /// An error of the store may have undone the caller's whole transaction: roll it back and begin a new one. On MySQL
-    /// and MariaDB, statements after a deadlock would each commit separately. They are therefore made to fail until the
-    /// caller ends the transaction.
+    /// An error of the store may have undone the caller's whole transaction: roll it back and begin a new one.
+    ///
+    /// # Transactions that the database ends by itself
+    /// MySQL and MariaDB roll the whole transaction back after a deadlock, for example, and SQLite if the disk is full. The
+    /// connection goes on, and each later statement commits separately. The body must therefore give the errors of
+    /// statements back. If it does not, the call fails with [`StoreErrorKind::Conflict`](crate::StoreErrorKind::Conflict),
+    /// and there is no record. The statements that the body has sent since then are committed. Later ones of the caller
+    /// are not: MySQL and MariaDB refuse writes until the caller ends the transaction, and on SQLite its `COMMIT` fails
+    /// (unless `foreign_keys` is off).
+    ///
+    /// On MySQL and MariaDB, a statement that defines a table commits the caller's transaction half way. The call then
+    /// fails with [`InvalidCall::CommittedInBody`](crate::error::InvalidCall::CommittedInBody), and its record is
+    /// INTERRUPTED.
     ///
     /// # Cancel safety
     /// Dropping the future rolls back to the savepoint before the connection is used again; the caller's earlier

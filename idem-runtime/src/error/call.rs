@@ -100,6 +100,13 @@ pub enum InvalidCall {
     /// The call is transactional, and transactional calls do not have this option.
     #[error("a transactional call has no `{0}`: the database decides, by committing or not")]
     NotTransactional(&'static str),
+    /// A statement of a transactional body committed the transaction half way. What the body did before is committed, and
+    /// the record is INTERRUPTED.
+    #[error(
+        "a statement of the body committed the transaction half way, as statements that define tables do on MySQL and \
+         MariaDB: move it out of the body; part of the work is done, and an operator decides about the record"
+    )]
+    CommittedInBody,
     /// The secret that signs fingerprints is shorter than 16 bytes.
     #[error("a secret that signs fingerprints has at least 16 random bytes, this one has {0}")]
     ShortSecret(usize),

@@ -27,6 +27,7 @@ mod fencing_floor;
 mod galera;
 pub(super) mod migrate;
 mod purge;
+mod session;
 pub(super) mod statements;
 mod transaction;
 
@@ -124,8 +125,15 @@ use galera::{Cluster, Statements};
 /// `idem_records_fencing_floor`, which a purge has to change once per retention. The purge does not wait for that row,
 /// because every claim would wait behind it. After a second of tries the purge fails with [`StoreErrorKind::Conflict`],
 /// and the purger tries again at its next interval. On MySQL, or if transactions have held the row without a gap for
-/// five minutes, the purge waits for them for a second, and claims wait as well. Statements that define tables or other
-/// objects commit the transaction half way: keep them out of the body.
+/// five minutes, the purge waits for them for a second, and claims wait as well.
+///
+/// Statements that define tables or other objects commit the transaction half way: keep them out of the body. The call
+/// fails with [`InvalidCall::CommittedInBody`](crate::InvalidCall::CommittedInBody), and its record is INTERRUPTED. In a
+/// step ([`step_tx`](crate::Attempt::step_tx)) such a statement looks like a deadlock, and what came before it is
+/// committed again by each attempt.
+///
+/// While a transaction of a call's own is open, `autocommit` is off on its connection. A deadlock that the body ignores
+/// then undoes the whole body. The text that begins the transaction also sets `completion_type` to 0 for the session.
 ///
 /// # Clock
 ///

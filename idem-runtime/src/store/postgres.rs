@@ -24,6 +24,7 @@ mod forms;
 pub(super) mod migrate;
 mod pooling;
 mod rows;
+mod session;
 pub(super) mod statements;
 mod transaction;
 

@@ -64,8 +64,14 @@ pub(super) use store::store;
 #[cfg(test)]
 pub(super) use template::check_statements;
 pub(super) use template::{Template, declare_statements, statement_in};
+#[cfg(feature = "sqlite")]
+pub(super) use transaction::Seal;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+pub(super) use transaction::guard;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) use transaction::innermost_savepoint;
 pub use transaction::{Cancellation, OpenTransaction};
-pub(super) use transaction::{InTransaction, transactions};
+pub(super) use transaction::{Ended, InTransaction, Manager, ended, transactions};
 #[cfg(feature = "mysql")]
 pub(super) use transitions::read_current;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -144,12 +150,17 @@ pub(super) fn error(
     source: sqlx::Error,
     database: impl FnOnce(&dyn DatabaseError) -> (StoreErrorKind, &'static str),
 ) -> StoreError {
-    use StoreErrorKind::{Corrupt, Other, Schema, Unavailable};
+    use StoreErrorKind::{Conflict, Corrupt, Other, Schema, Unavailable};
     let (kind, message) = match &source {
         sqlx::Error::Database(answer) => database(&**answer),
         sqlx::Error::PoolTimedOut => (
             Unavailable,
             "no connection became free in time, give the pool more connections or a longer acquire time-out",
+        ),
+        sqlx::Error::AnyDriverError(error) if error.is::<Ended>() => (
+            Conflict,
+            "the database ended the transaction by itself, as after a deadlock or on a full disk, or a statement of the body \
+             ended it; give the errors of statements back, and run the whole transaction again",
         ),
         sqlx::Error::PoolClosed => (Unavailable, "the connection pool is closed"),
         sqlx::Error::WorkerCrashed => (Unavailable, "the connection's worker thread is gone"),

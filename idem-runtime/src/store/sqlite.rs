@@ -22,6 +22,7 @@ use crate::store::{ClaimOutcome, ClaimRequest, Purged};
 mod batch;
 mod doctor;
 pub(super) mod migrate;
+mod session;
 pub(super) mod statements;
 mod transaction;
 mod writer;
@@ -83,6 +84,8 @@ pub struct SqliteStore {
     statements: Arc<SqliteStatements>,
     reads: Batcher<ReadBatch>,
     pub(super) writer: Writer,
+    /// True if the store has opened the connections itself. It may then set their commit hooks.
+    owns_connections: bool,
 }
 
 /// Maximum number of tries of a transition that another process's writer blocks for the whole `busy_timeout`. Such a
@@ -191,7 +194,8 @@ impl SqliteStore {
         let pool = retry_busy(|| pool.clone().connect_with(options.clone()))
             .await
             .map_err(error)?;
-        let store = Self::new(pool);
+        let mut store = Self::new(pool);
+        store.owns_connections = true;
         store.migrate().await?;
         Ok(store)
     }
@@ -217,6 +221,7 @@ impl SqliteStore {
             pool,
             statements: Arc::new(SqliteStatements::new(Table::default())),
             reads: Batcher::for_statements(),
+            owns_connections: false,
         }
     }
 

@@ -59,6 +59,9 @@ impl Attempt {
     ///   another transaction.
     /// - If another call took over while the step ran, the step's commit is refused, and the step is rolled back.
     /// - If the commit was not acknowledged, the store is asked whether it took effect.
+    /// - If the database ended the transaction by itself, as after a deadlock, and the closure went on, the step fails
+    ///   with [`StoreErrorKind::Conflict`](crate::StoreErrorKind::Conflict) and is not saved. Its other changes are rolled
+    ///   back, except on SQLite if the pool is the application's.
     ///
     /// Effects outside of this database have no guarantee: use [`step`](Self::step) for them.
     ///
@@ -69,7 +72,7 @@ impl Attempt {
     ///
     /// # Cost
     ///
-    /// One transaction, with one statement in addition to the step's own.
+    /// One transaction, with one statement in addition to the step's own, and on SQLite three.
     ///
     /// # Errors
     /// The step's own error, or in its error type:

@@ -13,7 +13,7 @@ use crate::engine::progress::{Phase, SharedOutcome};
 use crate::engine::singleflight::Leader;
 use crate::engine::typed::Joins;
 use crate::engine::{Attempt, decisions};
-use crate::error::{Error, StoreError, StoreErrorKind};
+use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
 use crate::metrics::{Level, Raised, Timed, Timer};
 use crate::random;
 use crate::record::{Outcome, Owner, State};
@@ -114,7 +114,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
             if needs_savepoint == NeedsSavepoint(true)
                 && let Err(error) = held.set_savepoint().await
             {
-                held.roll_back().await;
+                let _ = held.roll_back().await;
                 return Err(error.into());
             }
             Ok(held)
@@ -179,15 +179,9 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
                     let state = outcome.state();
                     self.commit(outcome).await.map(|()| Some(state))
                 }
-                Ok(FencedWrite::Fenced) => {
-                    // Another process has changed the row, or the body has tampered with the transaction.
-                    self.roll_back().await;
-                    Err(Error::LeaseLost)
-                }
-                Err(error) => {
-                    self.roll_back().await;
-                    Err(error.into())
-                }
+                // The claim is in the same transaction, so that transaction was undone.
+                Ok(FencedWrite::Fenced) => Err(self.fail(undone()).await),
+                Err(error) => Err(self.fail(error).await),
             }
         })
     }
@@ -228,7 +222,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         if let Err(error) = committed
             && (joins || !was_committed(&guard.0, &owner).await)
         {
-            return Err(error.into());
+            return Err(explain(&guard.0, &owner, error).await);
         }
         drop(lease);
         if let Some(leader) = leader {
@@ -244,25 +238,74 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     /// Rolls everything back: no record is left.
     pub(super) fn undo(self) -> Boxed<'c, Result<Option<State>, Error>> {
         Box::pin(async move {
-            self.roll_back().await;
-            Ok(None)
+            let attempt = self.attempt().clone();
+            let owner = self.owner.clone();
+            match self.roll_back().await {
+                Ok(()) => Ok(None),
+                Err(error) => match explain(&attempt, &owner, error).await {
+                    error @ Error::InvalidCall(_) => Err(error),
+                    // Nothing is left, as the body asked for.
+                    _ => Ok(None),
+                },
+            }
         })
     }
 
+    /// Rolls everything back after an error. Returns the error of the call.
+    async fn fail(self, error: StoreError) -> Error {
+        let attempt = self.attempt().clone();
+        let owner = self.owner.clone();
+        let _ = self.roll_back().await;
+        explain(&attempt, &owner, error).await
+    }
+
     /// Rolls everything back. If this fails, the database rolls back once the connection is lost.
-    async fn roll_back(self) {
+    async fn roll_back(self) -> Result<(), StoreError> {
         let limit = self.store_timeout();
         let undone = self.store.rollback(self.transaction);
-        if let Err(error) = bounded(limit, Box::pin(undone)).await {
+        let undone = bounded(limit, Box::pin(undone)).await;
+        if let Err(error) = &undone {
             tracing::debug!(
                 target: "idem",
                 error = ?error.kind(),
-                "the connection was lost before the transaction could be rolled back",
+                "the transaction was not rolled back by this call, but before or with its connection",
             );
         }
         // Waiters are woken after the record is free.
         drop(self.leader);
+        undone
     }
+}
+
+/// Error of a call whose claim is gone from its transaction.
+fn undone() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Conflict,
+        "the transaction was rolled back while the body ran; give the errors of statements back, and make the call again",
+    )
+}
+
+/// Returns the error of a call that failed for this reason. If a statement of the body has committed the transaction half
+/// way, the running record is visible to others, and is interrupted.
+async fn explain(attempt: &Attempt, owner: &Owner, error: StoreError) -> Error {
+    if error.kind() != StoreErrorKind::Conflict {
+        return error.into();
+    }
+    let engine = attempt.engine();
+    let limit = engine.policy.store_timeout;
+    // Interrupting waits for an open transaction of the caller's, and reading does not.
+    let is_running = bounded(limit, engine.store.get(&owner.id))
+        .await
+        .is_ok_and(|record| record.is_some_and(|it| decisions::was_committed_early(&it, owner)));
+    if !is_running {
+        return error.into();
+    }
+    let interrupted = bounded(limit, engine.store.interrupt(owner)).await;
+    if !matches!(interrupted, Ok(FencedWrite::Applied)) {
+        return error.into();
+    }
+    attempt.call().warn_interrupted();
+    InvalidCall::CommittedInBody.into()
 }
 
 /// The attempt that the claim was granted to.

@@ -10,8 +10,9 @@ use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
 use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool, Row as _};
 
-use super::errors::{NOT_PREPARED, OverPacket, RolledBack, TX_IN_PROGRESS, number};
-use crate::store::sql::{Query, catch_panic, run_to_completion};
+use super::errors::{NOT_PREPARED, OverPacket, TX_IN_PROGRESS, number};
+use super::session::refuse_writes;
+use crate::store::sql::{Query, catch_panic, ended, run_to_completion};
 
 /// Answer to a statement.
 #[derive(Debug, Default)]
@@ -56,7 +57,7 @@ pub(super) async fn run_on(
 /// Runs a statement on the caller's connection.
 ///
 /// # Errors
-/// [`RolledBack`] if the server has undone the whole transaction: after a deadlock, and after waiting for a lock under
+/// [`Ended`](crate::store::sql::Ended) if the server has undone the whole transaction: after a deadlock, and after waiting for a lock under
 /// `innodb_rollback_on_timeout`. The caller's next statements would then commit one by one. To make them fail instead,
 /// the connection is put into a read-only transaction, which ends with the caller's own.
 pub(in crate::store) async fn run_borrowed(
@@ -72,7 +73,7 @@ pub(in crate::store) async fn run_borrowed(
                 && number(&error).is_some_and(|it| MAY_ROLL_BACK.contains(&it)) =>
         {
             match refuse_writes_if_rolled_back(connection).await? {
-                true => Err(sqlx::Error::AnyDriverError(Box::new(RolledBack))),
+                true => Err(ended()),
                 false => Err(error),
             }
         }
@@ -123,9 +124,7 @@ async fn refuse_writes_if_rolled_back(
         Err(error) if number(&error) == Some(TX_IN_PROGRESS) => Ok(false),
         Err(error) => Err(error),
         Ok(_) => {
-            sqlx::raw_sql("START TRANSACTION")
-                .execute(connection)
-                .await?;
+            refuse_writes(connection).await?;
             Ok(true)
         }
     }

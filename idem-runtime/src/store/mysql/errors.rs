@@ -8,11 +8,6 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::random;
 use crate::store::sql;
 
-/// Error of a statement for which the server has rolled back the caller's transaction.
-#[derive(Debug, thiserror::Error)]
-#[error("the server rolled the whole transaction back")]
-pub(super) struct RolledBack;
-
 /// Error of a statement that was not sent, because it is larger than the server accepts.
 #[derive(Debug, thiserror::Error)]
 #[error("the statement is larger than `max_allowed_packet`")]
@@ -54,6 +49,8 @@ pub(in crate::store) const DUPLICATE: u16 = 1062;
 pub(super) const NOT_PREPARED: u16 = 1047;
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const DUPLICATE_COLUMN: u16 = 1060;
+/// There is no such savepoint, or none any more.
+pub(super) const NO_SAVEPOINT: u16 = 1305;
 /// A transaction is open, so its properties cannot be changed.
 pub(super) const TX_IN_PROGRESS: u16 = 1568;
 /// Answers to a statement that does not wait for a lock: of MySQL, and of MariaDB.
@@ -73,14 +70,6 @@ pub(in crate::store) fn number(error: &sqlx::Error) -> Option<u16> {
 pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
     use StoreErrorKind::{Conflict, Denied, Unavailable};
     match &source {
-        sqlx::Error::AnyDriverError(error) if error.is::<RolledBack>() => {
-            return StoreError::new(
-                Conflict,
-                "the server rolled the caller's whole transaction back, because of a deadlock or because it waited too \
-                 long for a lock: give the error back, and begin the transaction anew",
-            )
-            .with_source(source);
-        }
         // The driver has no way to send the password. It says so with the name of its feature for another way.
         sqlx::Error::Configuration(_) if source.to_string().contains("mysql-rsa") => {
             return StoreError::new(Denied, NOT_ENCRYPTED).with_source(source);

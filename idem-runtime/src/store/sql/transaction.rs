@@ -1,8 +1,13 @@
 //! Transactions, and the transitions of records on a connection that is in one.
 
+use std::future::ready;
 use std::marker::PhantomData;
 use std::mem;
 use std::ops::{Deref, DerefMut};
+#[cfg(feature = "sqlite")]
+use std::sync::Arc;
+#[cfg(feature = "sqlite")]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool, SqlStr};
@@ -21,11 +26,41 @@ enum ConnectionSource<'c, DB: Cancellation> {
         /// Permit of a writer, for databases in which writers take turns. Declared after the connection, so that it is
         /// dropped after it.
         turn: Option<OwnedSemaphorePermit>,
+        #[cfg(feature = "sqlite")]
+        seal: Option<Seal>,
     },
     Caller(RollbackOnDrop<&'c mut DB::Connection, DB>),
 }
 
-/// Effects on a connection when its user drops a future half way, by driver.
+/// Refuses commits on a connection of SQLite until the transaction ends. See `store/sqlite/session.rs`.
+#[cfg(feature = "sqlite")]
+#[derive(Debug)]
+pub(in crate::store) struct Seal(Arc<AtomicBool>);
+
+#[cfg(feature = "sqlite")]
+impl Seal {
+    /// Creates a seal, and the function that says whether a commit is allowed.
+    pub(in crate::store) fn new() -> (Self, impl Fn() -> bool + Send + 'static) {
+        let is_lifted = Arc::new(AtomicBool::new(false));
+        let seal = Self(Arc::clone(&is_lifted));
+        (seal, move || is_lifted.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl Drop for Seal {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Behaviour of a database and its driver around transactions: if a future is dropped half way, and if the database ends
+/// a transaction by itself.
+///
+/// MySQL rolls a transaction back to resolve a deadlock, SQLite because the disk is full. The session goes on, and each
+/// later statement would commit on its own. A *guard* therefore shows whether the transaction is still the one that was
+/// begun: a savepoint, which ends with it. The nesting depth that sqlx counts is part of its name. It is 1 in a
+/// transaction of the store's own.
 pub trait Cancellation: Database {
     /// True if a statement that is dropped while it is prepared leaves the connection out of step with the server. Such
     /// a connection is closed, and the server rolls back.
@@ -35,6 +70,80 @@ pub trait Cancellation: Database {
     /// True if a transaction that is dropped while it ends must still be rolled back. Otherwise the driver would omit
     /// the next rollback.
     const AWAITS_ROLLBACK: bool;
+
+    /// Statements that begin a transaction of the store's own and set its guard.
+    fn begin(begin: Option<SqlStr>) -> Option<SqlStr> {
+        begin
+    }
+
+    /// Checks that the database has not ended the transaction of the caller before its savepoint is set.
+    fn before_join(
+        _connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        ready(Ok(()))
+    }
+
+    /// Sets the guard in a transaction of the caller.
+    fn set_guard(
+        _connection: &mut Self::Connection,
+        _depth: usize,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        ready(Ok(()))
+    }
+
+    /// Checks the guard before the outcome is written. If the database has ended the transaction of a caller, makes the
+    /// connection refuse to commit until the caller ends its transaction.
+    ///
+    /// # Errors
+    /// [`Ended`] if the transaction is not the one that was begun.
+    fn prove(
+        _connection: &mut Self::Connection,
+        _depth: usize,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        ready(Ok(()))
+    }
+
+    /// Commits a transaction of the store's own.
+    ///
+    /// # Errors
+    /// [`Ended`] if [`prove`](Self::prove) did not check the guard, and the transaction is not the one that was begun.
+    fn commit(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        Self::TransactionManager::commit(connection)
+    }
+
+    /// Rolls back a transaction of the store's own. Returns false if the database had ended it.
+    fn roll_back(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
+        async {
+            Self::TransactionManager::rollback(connection).await?;
+            Ok(true)
+        }
+    }
+
+    /// Rolls back to the savepoint of a joined call. Returns false if the database had ended the transaction. The
+    /// connection then refuses to commit until the caller ends its transaction.
+    fn roll_back_joined(
+        connection: &mut Self::Connection,
+        _depth: usize,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
+        async {
+            Self::TransactionManager::rollback(connection).await?;
+            Ok(true)
+        }
+    }
+
+    /// Runs a statement that rolls back.
+    fn roll_back_by(
+        connection: &mut Self::Connection,
+        statement: SqlStr,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Prepares the connection for a rollback that the driver sends later: it would fail if the database had ended the
+    /// transaction.
+    fn before_late_rollback(_connection: &mut Self::Connection) {}
 
     /// Releases the innermost savepoint and keeps its changes.
     ///
@@ -47,56 +156,30 @@ pub trait Cancellation: Database {
     }
 }
 
-#[cfg(feature = "sqlite")]
-impl Cancellation for sqlx::Sqlite {
-    const GETS_OUT_OF_STEP: bool = false;
-    const TEARS_SAVEPOINTS: bool = false;
-    const AWAITS_ROLLBACK: bool = true;
+/// Error of a transaction that is not the one that was begun.
+#[derive(Debug, thiserror::Error)]
+#[error("the transaction was ended before its time")]
+pub(in crate::store) struct Ended;
+
+/// Returns the error [`Ended`].
+pub(in crate::store) fn ended() -> sqlx::Error {
+    sqlx::Error::AnyDriverError(Box::new(Ended))
 }
 
-#[cfg(feature = "postgres")]
-impl Cancellation for sqlx::Postgres {
-    const GETS_OUT_OF_STEP: bool = false;
-    const TEARS_SAVEPOINTS: bool = true;
-    const AWAITS_ROLLBACK: bool = false;
-
-    /// Rolling back to a released savepoint would be an error and abort the caller's transaction. The savepoint is
-    /// therefore set again at the current position. Rolling back to it then changes nothing.
-    async fn release(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
-        let savepoint = innermost_savepoint::<Self>(connection);
-        let release_and_set = sqlx::AssertSqlSafe(format!("RELEASE {0}; {0}", savepoint.as_str()));
-        sqlx::raw_sql(release_and_set)
-            .execute(&mut *connection)
-            .await?;
-        Manager::<Self>::start_rollback(connection);
-        Ok(())
-    }
-}
-
-#[cfg(feature = "mysql")]
-impl Cancellation for sqlx::MySql {
-    const GETS_OUT_OF_STEP: bool = true;
-    const TEARS_SAVEPOINTS: bool = false;
-    const AWAITS_ROLLBACK: bool = false;
-
-    /// After a rollback to a released savepoint, the error would be the answer to the caller's next statement. The
-    /// savepoint is therefore set again at the current position. Rolling back to it then changes nothing.
-    async fn release(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
-        let savepoint = innermost_savepoint::<Self>(connection);
-        sqlx::raw_sql(savepoint).execute(&mut *connection).await?;
-        Manager::<Self>::start_rollback(connection);
-        Ok(())
-    }
+/// Name of the guard at this nesting depth.
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+pub(in crate::store) fn guard(depth: usize) -> String {
+    format!("idem_guard_{depth}")
 }
 
 /// Statement that sets the innermost savepoint of a connection again.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-fn innermost_savepoint<DB: Database>(connection: &DB::Connection) -> SqlStr {
+pub(in crate::store) fn innermost_savepoint<DB: Database>(connection: &DB::Connection) -> SqlStr {
     let depth = Manager::<DB>::get_transaction_depth(connection);
     sqlx_core::transaction::begin_ansi_transaction_sql(depth.saturating_sub(1))
 }
 
-type Manager<DB> = <DB as Database>::TransactionManager;
+pub(in crate::store) type Manager<DB> = <DB as Database>::TransactionManager;
 
 impl<DB: Cancellation> OpenTransaction<'static, DB> {
     /// Begins a transaction on a connection of the pool.
@@ -110,6 +193,7 @@ impl<DB: Cancellation> OpenTransaction<'static, DB> {
         statement: Option<SqlStr>,
     ) -> Result<Self, sqlx::Error> {
         let mut connection = pool.acquire().await?;
+        let statement = DB::begin(statement);
         run_to_completion(async move {
             let begun = catch_panic(Manager::<DB>::begin(&mut connection, statement)).await;
             if let Err(error) = begun {
@@ -121,6 +205,8 @@ impl<DB: Cancellation> OpenTransaction<'static, DB> {
             Ok(Self(ConnectionSource::Pool {
                 open: RollbackOnDrop::new(connection),
                 turn: None,
+                #[cfg(feature = "sqlite")]
+                seal: None,
             }))
         })
         .await
@@ -135,6 +221,7 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     pub(in crate::store) async fn join(
         connection: &'c mut DB::Connection,
     ) -> Result<Self, sqlx::Error> {
+        DB::before_join(connection).await?;
         let begin = Manager::<DB>::begin(connection, None);
         OnCancel::new(begin, |begin| {
             // Dropping the savepoint would roll back the whole transaction. It is forgotten instead: sqlx then reads
@@ -144,9 +231,26 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
             }
         })
         .await?;
-        Ok(Self(ConnectionSource::Caller(RollbackOnDrop::new(
-            connection,
-        ))))
+        let open = RollbackOnDrop::new(connection);
+        DB::set_guard(open.connection, open.depth_at_begin).await?;
+        Ok(Self(ConnectionSource::Caller(open)))
+    }
+
+    /// Checks that the transaction is still the one that was begun, before the outcome is written. Databases that prove it
+    /// with the commit are not asked.
+    ///
+    /// # Errors
+    /// [`Ended`] if it is not.
+    pub(in crate::store) async fn prove(&mut self) -> Result<(), sqlx::Error> {
+        let depth_at_begin = match &self.0 {
+            ConnectionSource::Pool { open, .. } => open.depth_at_begin,
+            ConnectionSource::Caller(open) => open.depth_at_begin,
+        };
+        // A savepoint that the body dropped half way may have rolled the transaction back.
+        if Manager::<DB>::get_transaction_depth(&**self) != depth_at_begin {
+            return Err(ended());
+        }
+        catch_panic(DB::prove(&mut **self, depth_at_begin)).await
     }
 
     /// Makes the transaction hold its writer's permit until it ends.
@@ -154,6 +258,15 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     pub(in crate::store) fn with_turn(mut self, its: Option<OwnedSemaphorePermit>) -> Self {
         if let ConnectionSource::Pool { turn, .. } = &mut self.0 {
             *turn = its;
+        }
+        self
+    }
+
+    /// Makes the connection refuse other commits than that of the transaction.
+    #[cfg(feature = "sqlite")]
+    pub(in crate::store) fn with_seal(mut self, its: Seal) -> Self {
+        if let ConnectionSource::Pool { seal, .. } = &mut self.0 {
+            *seal = Some(its);
         }
         self
     }
@@ -176,9 +289,16 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     /// Commits the transaction, or releases the savepoint.
     pub(in crate::store) async fn commit(self) -> Result<(), sqlx::Error> {
         match self.0 {
-            ConnectionSource::Pool { open, turn } => {
+            ConnectionSource::Pool {
+                open,
+                turn,
+                #[cfg(feature = "sqlite")]
+                seal,
+            } => {
                 run_to_completion(async move {
                     let _turn = turn;
+                    #[cfg(feature = "sqlite")]
+                    drop(seal);
                     catch_panic(open.commit()).await
                 })
                 .await
@@ -192,16 +312,30 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     }
 
     /// Rolls back the transaction, or to the savepoint.
+    ///
+    /// # Errors
+    /// [`Ended`] if the database had ended the transaction. What remained of it is rolled back.
     pub(in crate::store) async fn rollback(self) -> Result<(), sqlx::Error> {
-        match self.0 {
-            ConnectionSource::Pool { open, turn } => {
+        let was_held = match self.0 {
+            ConnectionSource::Pool {
+                open,
+                turn,
+                #[cfg(feature = "sqlite")]
+                seal,
+            } => {
                 run_to_completion(async move {
                     let _turn = turn;
+                    #[cfg(feature = "sqlite")]
+                    let _seal = seal;
                     catch_panic(open.rollback()).await
                 })
-                .await
+                .await?
             }
-            ConnectionSource::Caller(open) => open.rollback().await,
+            ConnectionSource::Caller(open) => open.rollback_joined().await?,
+        };
+        match was_held {
+            true => Ok(()),
+            false => Err(ended()),
         }
     }
 }
@@ -214,6 +348,8 @@ struct RollbackOnDrop<C: ConnectionHandle<DB>, DB: Cancellation> {
     /// to the enclosing transaction.
     depth_at_begin: usize,
     is_ended: bool,
+    /// True once the commit or rollback was sent.
+    is_ending: bool,
     database: PhantomData<DB>,
 }
 
@@ -242,20 +378,38 @@ impl<C: ConnectionHandle<DB>, DB: Cancellation> RollbackOnDrop<C, DB> {
             depth_at_begin: Manager::<DB>::get_transaction_depth(&connection),
             connection,
             is_ended: false,
+            is_ending: false,
             database: PhantomData,
         }
     }
 
     async fn commit(mut self) -> Result<(), sqlx::Error> {
-        Manager::<DB>::commit(&mut self.connection).await?;
+        self.is_ending = true;
+        DB::commit(&mut self.connection).await?;
         self.is_ended = true;
         Ok(())
     }
 
-    async fn rollback(mut self) -> Result<(), sqlx::Error> {
-        Manager::<DB>::rollback(&mut self.connection).await?;
+    async fn rollback(mut self) -> Result<bool, sqlx::Error> {
+        self.is_ending = true;
+        let was_held = DB::roll_back(&mut self.connection).await?;
         self.is_ended = true;
-        Ok(())
+        Ok(was_held)
+    }
+
+    async fn rollback_joined(mut self) -> Result<bool, sqlx::Error> {
+        let depth = self.depth_at_begin;
+        if Manager::<DB>::get_transaction_depth(&self.connection) < depth {
+            // sqlx has sent the rollback to this savepoint, and would end the enclosing transaction next. The body may
+            // have made changes since then.
+            let rollback = sqlx_core::transaction::rollback_ansi_transaction_sql(depth);
+            DB::roll_back_by(&mut self.connection, rollback).await?;
+            self.is_ended = true;
+            return Ok(true);
+        }
+        let was_held = DB::roll_back_joined(&mut self.connection, depth).await?;
+        self.is_ended = true;
+        Ok(was_held)
     }
 }
 
@@ -266,6 +420,9 @@ impl<C: ConnectionHandle<DB>, DB: Cancellation> Drop for RollbackOnDrop<C, DB> {
         }
         let depth = Manager::<DB>::get_transaction_depth(&self.connection);
         if DB::AWAITS_ROLLBACK || depth >= self.depth_at_begin {
+            if self.depth_at_begin == 1 && !self.is_ending {
+                DB::before_late_rollback(&mut self.connection);
+            }
             Manager::<DB>::start_rollback(&mut self.connection);
         }
     }
@@ -393,6 +550,7 @@ macro_rules! transactions {
             owner: &Owner,
             outcome: &Outcome,
         ) -> Result<FencedWrite, StoreError> {
+            transaction.prove().await.map_err(error)?;
             let on = crate::store::sql::InTransaction::new(self, transaction);
             crate::store::sql::complete(&on, owner, outcome).await
         }
@@ -404,6 +562,7 @@ macro_rules! transactions {
             name: &str,
             payload: &crate::record::Payload,
         ) -> Result<FencedWrite, StoreError> {
+            transaction.prove().await.map_err(error)?;
             let on = crate::store::sql::InTransaction::new(self, transaction);
             crate::store::sql::save_new_step(&on, owner, name, payload).await
         }

@@ -9,7 +9,7 @@ use super::statements::SqliteStatements;
 use super::{SqliteStore, error, retry_busy};
 use crate::error::StoreError;
 use crate::record::{Observation, Outcome, Owner, Timestamp};
-use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning};
+use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query, Returning, Seal};
 use crate::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Purged, Store, TransactionalStore,
 };
@@ -56,7 +56,15 @@ impl TransactionalStore for SqliteStore {
             let statement = SqlStr::from_static("BEGIN IMMEDIATE");
             OpenTransaction::begin(&self.pool, Some(statement))
         });
-        Ok(begun.await.map_err(error)?.with_turn(turn))
+        let mut begun = begun.await.map_err(error)?.with_turn(turn);
+        if !self.owns_connections {
+            return Ok(begun);
+        }
+        let (seal, allows_commit) = Seal::new();
+        let mut handle = begun.lock_handle().await.map_err(error)?;
+        handle.set_commit_hook(allows_commit);
+        drop(handle);
+        Ok(begun.with_seal(seal))
     }
 
     /// A plain read, so that a replay does not queue behind writers.

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{error, retry_busy};
 use crate::error::StoreError;
-use crate::store::sql::{BatchExecutor, Batcher, Query};
+use crate::store::sql::{BatchExecutor, Batcher, OpenTransaction, Query};
 
 /// SQLite has one writer at a time, and the others poll. The writers of this store wait here instead, in order, and
 /// queued statements share one commit.
@@ -89,7 +89,9 @@ impl OneCommit {
         &self,
         statements: Vec<(SqlStr, SqliteArguments)>,
     ) -> Result<Vec<Written>, sqlx::Error> {
-        let mut transaction = retry_busy(|| self.0.begin_with("BEGIN IMMEDIATE")).await?;
+        let begin = || Some(SqlStr::from_static("BEGIN IMMEDIATE"));
+        let mut transaction =
+            retry_busy(|| OpenTransaction::<Sqlite>::begin(&self.0, begin())).await?;
         let mut answers = Vec::with_capacity(statements.len());
         for (sql, arguments) in statements {
             let query = sqlx::query_with(sql, arguments);

@@ -1,0 +1,32 @@
+//! Savepoints and transactions of a session. PostgreSQL never ends a transaction by itself while its session goes on: after
+//! an error it refuses every statement until the client rolls back.
+
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, SqlStr};
+use sqlx_core::transaction::TransactionManager as _;
+
+use crate::store::sql::{Cancellation, Manager, innermost_savepoint};
+
+impl Cancellation for Postgres {
+    const GETS_OUT_OF_STEP: bool = false;
+    const TEARS_SAVEPOINTS: bool = true;
+    const AWAITS_ROLLBACK: bool = false;
+
+    async fn roll_back_by(
+        connection: &mut PgConnection,
+        statement: SqlStr,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(statement).execute(connection).await.map(drop)
+    }
+
+    /// Rolling back to a released savepoint would be an error and abort the caller's transaction. The savepoint is
+    /// therefore set again at the current position. Rolling back to it then changes nothing.
+    async fn release(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let savepoint = innermost_savepoint::<Self>(connection);
+        let release_and_set = AssertSqlSafe(format!("RELEASE {0}; {0}", savepoint.as_str()));
+        sqlx::raw_sql(release_and_set)
+            .execute(&mut *connection)
+            .await?;
+        Manager::<Self>::start_rollback(connection);
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! Bodies that end their transaction by a statement of their own.
+
+use std::sync::Arc;
+
+use idem_runtime::{Error, InvalidCall, State};
+use idem_tests::on_stores;
+use idem_tests::sql::{AnyPool, Sql};
+
+use super::{Bank, LEFT, Mode, NOTE, OnError, RIGHT};
+use crate::transaction::Failure;
+
+on_stores! { [transactions] Bank::open:
+    a_body_that_defines_a_table_is_interrupted_if_that_commits,
+    a_body_that_ends_the_transaction_is_not_acknowledged,
+}
+
+async fn a_body_that_defines_a_table_is_interrupted_if_that_commits<S: Sql>(bank: Arc<Bank<S>>) {
+    for (number, (mode, fails)) in [
+        (Mode::Tx, false),
+        (Mode::Tx, true),
+        (Mode::Join, false),
+        (Mode::Join, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = format!("{mode:?} {fails}");
+        let define = format!("CREATE TABLE more_{number} (id BIGINT)");
+        let answer = bank
+            .call(mode, &key, async |tx| {
+                S::run(tx, NOTE, &[key.as_str().into()]).await?;
+                S::text(tx, &define).await?;
+                S::run(tx, NOTE, &[key.as_str().into()]).await?;
+                match fails {
+                    true => Err(Failure::OutOfStock),
+                    false => Ok(1),
+                }
+            })
+            .await;
+        let record = bank.record(&key).await;
+        if matches!(S::any(&bank.pool), AnyPool::MySql(_)) {
+            let Err(Failure::Idempotency(error)) = answer else {
+                panic!("{key}: {answer:?}");
+            };
+            assert!(
+                matches!(error, Error::InvalidCall(InvalidCall::CommittedInBody)),
+                "{key}: {error:?}"
+            );
+            assert_eq!(record.unwrap().state, State::Interrupted, "{key}");
+            // On the caller's connection, the second half was committed as well.
+            let halves = if mode == Mode::Tx { 1 } else { 2 };
+            assert_eq!(bank.noted(&key).await, halves, "{key}");
+            let again = bank.call(mode, &key, async |_| panic!("it is interrupted"));
+            assert!(matches!(
+                again.await,
+                Err(Failure::Idempotency(Error::Interrupted))
+            ));
+        } else if fails {
+            assert!(matches!(answer, Err(Failure::OutOfStock)), "{answer:?}");
+            assert!(record.is_none());
+            assert_eq!(bank.noted(&key).await, 0);
+        } else {
+            assert_eq!(answer.unwrap(), 1);
+            assert_eq!(record.unwrap().state, State::Completed);
+            assert_eq!(bank.noted(&key).await, 2);
+        }
+    }
+}
+
+/// A `ROLLBACK` of the body's own is as one of the database's.
+async fn a_body_that_ends_the_transaction_is_not_acknowledged<S: Sql>(bank: Arc<Bank<S>>) {
+    for mode in [Mode::Tx, Mode::Step] {
+        let key = format!("{mode:?}");
+        let answer = bank
+            .call(mode, &key, async |tx| {
+                S::run(tx, NOTE, &[key.as_str().into()]).await?;
+                S::text(tx, "ROLLBACK").await?;
+                let _ = S::run(tx, NOTE, &[key.as_str().into()]).await;
+                Ok(1)
+            })
+            .await;
+        if mode == Mode::Step && matches!(S::any(&bank.pool), AnyPool::Postgres(_)) {
+            // PostgreSQL never does this by itself, so nothing looks for it.
+            continue;
+        }
+        let Err(Failure::Idempotency(error)) = answer else {
+            panic!("{key}: {answer:?}");
+        };
+        assert!(error.is_retryable(), "{key}: {error:?}");
+        if matches!(S::any(&bank.pool), AnyPool::MySql(_)) {
+            assert_eq!(bank.noted(&key).await, 0, "{key}");
+        }
+        // The connection is usable.
+        for number in 0..4 {
+            let after = format!("{mode:?} {number}");
+            bank.transfer(mode, OnError::GiveBack, &after, [LEFT, RIGHT], None)
+                .await
+                .unwrap();
+        }
+    }
+}
