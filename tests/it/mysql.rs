@@ -24,6 +24,7 @@ mod errors;
 mod locks;
 mod packets;
 mod primaries;
+mod settings;
 
 /// A dedicated database, dropped at the end of a test that passes.
 struct Database {
@@ -73,6 +74,14 @@ impl Database {
         let store = MySqlStore::connect(&self.url).await.unwrap();
         store.migrate().await.unwrap();
         store
+    }
+
+    async fn is_mariadb(&self) -> bool {
+        let version: String = sqlx::query_scalar("SELECT VERSION()")
+            .fetch_one(&self.admin)
+            .await
+            .unwrap();
+        version.contains("MariaDB")
     }
 
     async fn drop(self) {

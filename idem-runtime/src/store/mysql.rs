@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use sqlx::MySqlPool;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlRow};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::error::{StoreError, StoreErrorKind};
@@ -28,6 +29,7 @@ mod galera;
 pub(super) mod migrate;
 mod purge;
 mod session;
+mod settings;
 pub(super) mod statements;
 mod transaction;
 
@@ -41,6 +43,8 @@ pub(super) use connections::run_borrowed;
 pub(super) use errors::{DUPLICATE, number};
 pub(super) use errors::{error, retry_undone};
 use galera::{Cluster, Statements};
+use settings::Settings;
+use statements::MySqlStatements;
 
 /// Store of records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.
 ///
@@ -68,8 +72,15 @@ use galera::{Cluster, Statements};
 /// # Pool
 ///
 /// If you create the pool yourself, turn `test_before_acquire` off; otherwise each transition pays for a ping. Leave
-/// `autocommit` on, the default: each transition is a statement that commits on its own. The isolation level does not
-/// matter. A cut connection is detected at its next use, as an error after which the call retries.
+/// `autocommit` on, the default: each transition is a statement that commits on its own. Each isolation level will do but
+/// READ UNCOMMITTED, under which a call could replay an outcome that is never committed. The first statement of a store
+/// reads these settings, `completion_type` and `sql_mode`, and refuses with [`StoreErrorKind::Other`] what it cannot work
+/// with. A cut connection is detected at its next use, as an error after which the call retries.
+///
+/// Other code on the pool may leave a transaction open on a connection, for example if the future of sqlx's `begin` is
+/// dropped. On MariaDB a statement of the store fails there and changes nothing; the store closes that connection, and
+/// takes another one. MySQL does not tell, so what the store writes there is lost when the connection is closed: on
+/// MySQL, give the store a pool of its own.
 ///
 /// # Durability
 ///
@@ -156,6 +167,8 @@ pub struct MySqlStore {
     returns_rows: Arc<AtomicBool>,
     /// Time since which every attempt to raise the fencing floor found its row locked.
     starved_since: Arc<Mutex<Option<Instant>>>,
+    /// Set once the settings of a connection were found usable.
+    has_usable_settings: Arc<OnceCell<()>>,
 }
 
 impl MySqlStore {
@@ -195,6 +208,7 @@ impl MySqlStore {
             completions: Batcher::for_statements(),
             returns_rows: Arc::new(AtomicBool::new(true)),
             starved_since: Arc::default(),
+            has_usable_settings: Arc::default(),
         }
     }
 
@@ -219,7 +233,8 @@ impl MySqlStore {
     }
 
     fn with(self, table: Table) -> Self {
-        let store = Self::on(self.pool, table);
+        let mut store = Self::on(self.pool, table);
+        store.has_usable_settings = self.has_usable_settings;
         if self.statements.is_galera() {
             store.use_galera();
         } else if self.statements.has_other_writers() {
@@ -236,6 +251,13 @@ impl MySqlStore {
             Cluster::None | Cluster::Group => {}
         }
         Ok(())
+    }
+
+    /// Refuses settings of the sessions that void what the store says. They are read before the first statement.
+    async fn examine_settings(&self) -> Result<(), sqlx::Error> {
+        let examine = || async { Settings::of(&self.pool).await?.require_usable() };
+        let examined = self.has_usable_settings.get_or_try_init(examine).await;
+        examined.copied()
     }
 
     fn use_galera(&self) {
@@ -262,6 +284,7 @@ impl MySqlStore {
     /// If the future is dropped, each statement of a migration is applied or not applied, and the lock is released.
     /// Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
+        self.examine_settings().await.map_err(error)?;
         self.detect_cluster().await?;
         migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
@@ -272,7 +295,12 @@ impl Executor for MySqlStore {
         self
     }
 
+    fn own_statements(&self) -> &MySqlStatements {
+        &self.statements
+    }
+
     async fn execute(&self, query: &Query<'_>) -> Result<Executed, sqlx::Error> {
+        self.examine_settings().await?;
         retry_undone(|| run(&self.pool, query)).await
     }
 }
@@ -312,7 +340,7 @@ impl Backend for MySqlStore {
         let query = &query;
         sql::retry_transaction(|| async move {
             let mut transaction = self.begin().await?;
-            let touch = self.statements.touch.query().owner(owner);
+            let touch = self.statements.in_transaction().touch.query().owner(owner);
             let matched = {
                 let on = InTransaction::new(self, &mut transaction);
                 match on.write(touch).await? {

@@ -7,6 +7,7 @@ use sqlx::mysql::MySqlRow;
 use super::MySqlStore;
 use super::connections::Executed;
 use super::errors::{DUPLICATE, error, number};
+use super::statements::MySqlStatements;
 use crate::error::StoreError;
 use crate::record::{ClaimId, FencingToken, Observation, Record, State, Timestamp};
 use crate::store::sql::{self, Backend, Query, Statement};
@@ -15,6 +16,9 @@ use crate::store::{ClaimOutcome, ClaimRequest, Granted};
 /// Runs statements that only this dialect has.
 pub(super) trait Executor: Backend<Row = MySqlRow> {
     fn store(&self) -> &MySqlStore;
+
+    /// The statements for the connections of this executor.
+    fn own_statements(&self) -> &MySqlStatements;
 
     /// Runs a statement that may return rows, to its end.
     async fn execute(&self, query: &Query<'_>) -> Result<Executed, sqlx::Error>;
@@ -50,7 +54,7 @@ pub(super) async fn insert(
     backend: &impl Executor,
     claim: &ClaimRequest,
 ) -> Result<InsertResult, StoreError> {
-    let statements = &backend.store().statements;
+    let statements = backend.own_statements();
     match insert_by(backend, &statements.insert, claim).await? {
         InsertResult::NotTried => insert_by(backend, &statements.insert_above, claim).await,
         result => Ok(result),
@@ -111,7 +115,7 @@ pub(super) async fn claim_existing(
     backend: &impl Executor,
     claim: &ClaimRequest,
 ) -> Result<Option<ClaimOutcome>, StoreError> {
-    let query = sql::claim_query(&backend.store().statements.claim, claim);
+    let query = sql::claim_query(&backend.own_statements().claim, claim);
     if backend.write(query).await? == 0 {
         return Ok(None);
     }
@@ -124,7 +128,7 @@ pub(super) async fn try_take_over(
     observed: &Observation,
     claim: &ClaimRequest,
 ) -> Result<Option<ClaimOutcome>, StoreError> {
-    let query = sql::take_over_query(&backend.store().statements.take_over, observed, claim);
+    let query = sql::take_over_query(&backend.own_statements().take_over, observed, claim);
     let taken = backend.write(query).await? > 0;
     let Some(record) = sql::read_current(backend, &claim.id).await? else {
         return Ok(None);

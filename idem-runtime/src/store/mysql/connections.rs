@@ -10,7 +10,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
 use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool, Row as _};
 
-use super::errors::{NOT_PREPARED, OverPacket, TX_IN_PROGRESS, number};
+use super::errors::{NOT_ALONE, NOT_PREPARED, OverPacket, TX_IN_PROGRESS, number};
 use super::session::refuse_writes;
 use crate::store::sql::{Query, catch_panic, ended, run_to_completion};
 
@@ -32,8 +32,10 @@ pub(in crate::store) async fn run(
         let answer = answer_of(&mut connection, query).await;
         let is_usable = match &answer {
             Ok(_) => true,
-            // A proxy can lead the next connection to another node.
-            Err(error @ sqlx::Error::Database(_)) => number(error) != Some(NOT_PREPARED),
+            // A proxy can lead the next connection to another node, and closing ends a transaction that was left open.
+            Err(error @ sqlx::Error::Database(_)) => {
+                number(error).is_none_or(|it| ![NOT_PREPARED, NOT_ALONE].contains(&it))
+            }
             Err(_) => false,
         };
         if !is_usable {

@@ -1,6 +1,7 @@
 //! Checks of a MySQL or MariaDB server.
 
 use super::galera::Cluster;
+use super::settings::{self, Settings};
 use super::statements::DIALECT;
 use super::{MySqlStore, error, run};
 use crate::error::{StoreError, StoreErrorKind};
@@ -30,6 +31,7 @@ impl MySqlStore {
         vec![
             Finding::or_failed("autocommit", self.check_autocommit().await),
             Finding::or_failed("isolation", self.check_isolation().await),
+            Finding::or_failed("sql_mode", self.check_sql_mode().await),
             Finding::or_failed("writable", self.check_writable().await),
             Finding::or_failed("rights", self.check_rights().await),
             Finding::or_failed("changes by hand", self.check_audit().await),
@@ -68,27 +70,45 @@ impl MySqlStore {
     }
 
     async fn check_autocommit(&self) -> Result<Finding, StoreError> {
-        const CHECK: &str = "autocommit";
-        if self.is_on("autocommit").await? {
-            return Ok(Finding::ok(CHECK, "each statement commits on its own"));
-        }
-        Ok(Finding::problem(
-            CHECK,
-            "autocommit is off on new connections, so nothing that the store writes would ever be committed",
-            "turn it on: look at the server's `autocommit` and `init_connect`",
-        ))
+        let found = "each statement commits on its own";
+        self.check_setting(settings::COMMIT, |_| found.to_owned())
+            .await
     }
 
     async fn check_isolation(&self) -> Result<Finding, StoreError> {
-        let level = match self.variable("transaction_isolation").await {
-            Ok(level) => level,
-            // MariaDB before 11.1 has the older name only.
-            Err(_) => self.variable("tx_isolation").await?,
+        let found = |settings: &Settings| {
+            let level = settings.isolation();
+            format!("the isolation level is {level}; each will do but READ-UNCOMMITTED")
         };
-        Ok(Finding::ok(
-            "isolation",
-            format!("the isolation level is {level}; the store works on each level"),
-        ))
+        self.check_setting(settings::ISOLATION, found).await
+    }
+
+    async fn check_sql_mode(&self) -> Result<Finding, StoreError> {
+        const CHECK: &str = settings::MEANING;
+        let settings = Settings::of(&self.pool).await.map_err(error)?;
+        let is_mariadb = self.variable("version").await?.contains("MariaDB");
+        if settings.has_safe_updates() && !is_mariadb {
+            return Ok(Finding::problem(
+                CHECK,
+                "`sql_safe_updates` is on, so each purge fails and the table grows",
+                "turn it off for the user of the service",
+            ));
+        }
+        let found = "statements mean what the store expects";
+        self.check_setting(CHECK, |_| found.to_owned()).await
+    }
+
+    /// Finding about the settings of a check.
+    async fn check_setting(
+        &self,
+        check: &'static str,
+        found: impl FnOnce(&Settings) -> String,
+    ) -> Result<Finding, StoreError> {
+        let settings = Settings::of(&self.pool).await.map_err(error)?;
+        Ok(match settings.unusable() {
+            Some(it) if it.check == check => Finding::problem(check, it.problem, it.remedy),
+            _ => Finding::ok(check, found(&settings)),
+        })
     }
 
     async fn check_writable(&self) -> Result<Finding, StoreError> {

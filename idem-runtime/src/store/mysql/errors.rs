@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::mysql::MySqlDatabaseError;
 
+use super::settings::Unusable;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::random;
 use crate::store::sql;
@@ -30,7 +31,8 @@ where
 }
 
 pub(super) fn is_undone(error: &sqlx::Error) -> bool {
-    number(error).is_some_and(|it| UNDONE.contains(&it)) || is_deadlock_of_commit(error)
+    number(error).is_some_and(|it| UNDONE.contains(&it) || it == NOT_ALONE)
+        || is_deadlock_of_commit(error)
 }
 
 /// Returns true if a commit lost to a conflicting one of another member of a group: "Got error 149 - 'Lock deadlock; Retry
@@ -49,6 +51,8 @@ pub(in crate::store) const DUPLICATE: u16 = 1062;
 pub(super) const NOT_PREPARED: u16 = 1047;
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const DUPLICATE_COLUMN: u16 = 1060;
+/// The value of a variable is invalid: a transaction is open on a connection of the pool, see `statements.rs`.
+pub(super) const NOT_ALONE: u16 = 1231;
 /// There is no such savepoint, or none any more.
 pub(super) const NO_SAVEPOINT: u16 = 1305;
 /// A transaction is open, so its properties cannot be changed.
@@ -70,6 +74,12 @@ pub(in crate::store) fn number(error: &sqlx::Error) -> Option<u16> {
 pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
     use StoreErrorKind::{Conflict, Denied, Unavailable};
     match &source {
+        sqlx::Error::AnyDriverError(error) if error.is::<Unusable>() => {
+            let message = error
+                .downcast_ref::<Unusable>()
+                .map_or_else(String::new, |it| format!("{}; {}", it.problem, it.remedy));
+            return StoreError::new(StoreErrorKind::Other, message).with_source(source);
+        }
         // The driver has no way to send the password. It says so with the name of its feature for another way.
         sqlx::Error::Configuration(_) if source.to_string().contains("mysql-rsa") => {
             return StoreError::new(Denied, NOT_ENCRYPTED).with_source(source);
@@ -208,6 +218,11 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
              try again",
         ),
         1020 | 1213 | 1412 | 1615 | 3101 => (Conflict, ROLLED_BACK),
+        NOT_ALONE => (
+            Unavailable,
+            "some code has left a transaction open on each connection of the pool that was tried, which are closed; end \
+             each transaction where it was begun, try again",
+        ),
         1969 | 3024 => (
             Timeout,
             "the server's limit on statement time was reached, raise it for this user",

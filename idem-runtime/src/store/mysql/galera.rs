@@ -26,7 +26,7 @@ use std::sync::OnceLock;
 
 use sqlx::MySqlPool;
 
-use super::statements::MySqlStatements;
+use super::statements::{MySqlStatements, On};
 use super::{error, run};
 use crate::error::StoreError;
 use crate::store::sql::{Placeholders, Readable as _, Statement, Table};
@@ -37,18 +37,37 @@ pub(super) const BEGIN: &str = "/*M! SET STATEMENT wsrep_sync_wait = 7 FOR */ ST
 /// Statements of a store. They wait for the writes of other nodes once the server is known to be a node of Galera.
 #[derive(Debug)]
 pub(super) struct Statements {
-    plain: MySqlStatements,
-    synchronized: OnceLock<MySqlStatements>,
+    plain: Sets,
+    synchronized: OnceLock<Sets>,
     many_primaries: OnceLock<()>,
+}
+
+/// Statements for each kind of connection.
+#[derive(Debug)]
+struct Sets {
+    pool: MySqlStatements,
+    transaction: MySqlStatements,
 }
 
 impl Statements {
     pub(super) fn new(table: Table) -> Self {
         Self {
-            plain: MySqlStatements::new(table),
+            plain: Sets {
+                pool: MySqlStatements::new(table.clone(), On::Pool),
+                transaction: MySqlStatements::new(table, On::Transaction),
+            },
             synchronized: OnceLock::new(),
             many_primaries: OnceLock::new(),
         }
+    }
+
+    fn sets(&self) -> &Sets {
+        self.synchronized.get().unwrap_or(&self.plain)
+    }
+
+    /// The statements for connections in a transaction. All others are for the pool.
+    pub(super) fn in_transaction(&self) -> &MySqlStatements {
+        &self.sets().transaction
     }
 
     /// Returns true if other servers accept writes as well, which conflict with those of this server at the commit.
@@ -65,8 +84,11 @@ impl Statements {
     }
 
     pub(super) fn synchronize(&self) {
-        self.synchronized
-            .get_or_init(|| MySqlStatements::synchronized(self.plain.table.clone()));
+        let table = || self.plain.pool.table.clone();
+        self.synchronized.get_or_init(|| Sets {
+            pool: MySqlStatements::synchronized(table(), On::Pool),
+            transaction: MySqlStatements::synchronized(table(), On::Transaction),
+        });
     }
 }
 
@@ -74,7 +96,7 @@ impl Deref for Statements {
     type Target = MySqlStatements;
 
     fn deref(&self) -> &MySqlStatements {
-        self.synchronized.get().unwrap_or(&self.plain)
+        &self.sets().pool
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr as _, SqlStr};
 
 use super::errors::{self, error};
+use super::settings::Settings;
 use super::statements::DIALECT;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::MigrationPlan;
@@ -61,8 +62,9 @@ async fn migrate(
     table: &Table,
     migrations: &Migrations,
 ) -> Result<(), StoreError> {
+    let settings = Settings::of(pool).await.map_err(error)?;
+    settings.require_usable().map_err(error)?;
     let mut connection = pool.acquire().await.map_err(error)?;
-    require_autocommit(&mut connection).await?;
     if missing(&mut connection, table, migrations)
         .await?
         .is_empty()
@@ -104,23 +106,6 @@ async fn lock(connection: &mut MySqlConnection, table: &Table) -> Result<bool, s
         }
         tokio::time::sleep(LOCK_POLL).await;
     }
-}
-
-/// Rejects connections without autocommit: each transition of a record is a statement that has to commit on its own, so
-/// nothing would ever be committed.
-async fn require_autocommit(connection: &mut MySqlConnection) -> Result<(), StoreError> {
-    let autocommit: i64 = sqlx::query_scalar("SELECT @@autocommit")
-        .fetch_one(connection)
-        .await
-        .map_err(error)?;
-    if autocommit == 1 {
-        return Ok(());
-    }
-    Err(StoreError::new(
-        StoreErrorKind::Other,
-        "autocommit is off on the connections of the pool, so nothing that the store writes would ever be committed: \
-         turn it on (look at `init_connect` and at the pool's `after_connect`)",
-    ))
 }
 
 /// Ten processes may start concurrently, and all of them find the same version missing. The lock admits one at a time,

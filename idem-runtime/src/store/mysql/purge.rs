@@ -153,7 +153,7 @@ impl Due {
     /// Changes the records, each kind with statements of its own. Deletions must be in a transaction. A statement also
     /// finds records that became due in the meantime, so the limit of all together decreases by what was changed.
     async fn purge(&self, on: &impl Executor) -> Result<Purged, StoreError> {
-        let statements = &on.store().statements;
+        let statements = on.own_statements();
         let limited = |statement, limit| {
             let query = Statement::query(statement).number(i64::from(limit));
             query.number(self.as_of)

@@ -11,11 +11,56 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
     parts: MySqlStatements::FILE,
 };
 
-/// Begins a statement that waits for the writes of the other nodes, whether it reads (1), updates or deletes (2), or
-/// inserts (4). To servers that are not MariaDB it is a comment.
-const OPENING: &str = "/*M! SET STATEMENT wsrep_sync_wait = 7 FOR */ ";
-/// Begins a statement that also waits for no lock. A statement can begin in this way only once.
-const NOWAIT: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0, wsrep_sync_wait = 7 FOR */";
+/// Setting of a statement on a connection of the pool. It is invalid, so that the statement fails with
+/// [`NOT_ALONE`](super::errors::NOT_ALONE), if autocommit is off or a transaction is open: some other code has left it
+/// open, and what the statement writes would never be committed.
+macro_rules! alone {
+    () => {
+        "sql_safe_updates = IF(@@autocommit AND NOT @@in_transaction, 0, 2)"
+    };
+}
+
+/// Setting of a statement in a transaction. Purges find their rows by joins.
+macro_rules! in_transaction {
+    () => {
+        "sql_safe_updates = 0"
+    };
+}
+
+/// Setting of a statement that waits for the writes of the other nodes, whether it reads (1), updates or deletes (2), or
+/// inserts (4).
+macro_rules! synchronized {
+    () => {
+        ", wsrep_sync_wait = 7"
+    };
+}
+
+/// Text that begins a statement with settings, and the text for one that also waits for no lock. A statement can begin in
+/// this way only once. To servers that are not MariaDB it is a comment.
+struct Openings {
+    any: &'static str,
+    nowait: &'static str,
+}
+
+macro_rules! openings {
+    ($($setting:ident)+) => {
+        Openings {
+            any: concat!("/*M! SET STATEMENT ", $($setting!(),)+ " FOR */ "),
+            nowait: concat!(
+                "/*M! SET STATEMENT innodb_lock_wait_timeout = 0, ", $($setting!(),)+ " FOR */"
+            ),
+        }
+    };
+}
+
+/// Connections that statements are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum On {
+    /// Connections of the pool, on which each statement commits by itself.
+    Pool,
+    /// Connections in a transaction.
+    Transaction,
+}
 
 declare_statements! {
     /// Statements for one table.
@@ -61,20 +106,30 @@ declare_statements! {
 }
 
 impl MySqlStatements {
-    pub(super) fn new(table: Table) -> Self {
-        let template = DIALECT.template_of_records(&table);
-        Self::filled(&template, table)
+    pub(super) fn new(table: Table, on: On) -> Self {
+        let openings = match on {
+            On::Pool => openings!(alone),
+            On::Transaction => openings!(in_transaction),
+        };
+        Self::filled(&Self::template(&table, &openings), table)
     }
 
     /// Statements that a node of Galera runs after it has applied what all nodes had committed before. Inserts return no
     /// row, as on MySQL: a node that retries one by itself would send its result twice.
-    pub(super) fn synchronized(table: Table) -> Self {
-        let template = DIALECT
-            .template_of_records(&table)
-            .with("nowait", NOWAIT)
-            .with("returning_record", "")
-            .opened_by(OPENING, "{nowait}");
+    pub(super) fn synchronized(table: Table, on: On) -> Self {
+        let openings = match on {
+            On::Pool => openings!(alone synchronized),
+            On::Transaction => openings!(in_transaction synchronized),
+        };
+        let template = Self::template(&table, &openings).with("returning_record", "");
         Self::filled(&template, table)
+    }
+
+    fn template(table: &Table, openings: &Openings) -> Template {
+        DIALECT
+            .template_of_records(table)
+            .with("nowait", openings.nowait)
+            .opened_by(openings.any, "{nowait}")
     }
 
     fn filled(template: &Template, table: Table) -> Self {
@@ -90,19 +145,30 @@ mod tests {
 
     #[test]
     fn statements_are_those_of_the_file() {
-        let statements = MySqlStatements::new(Table::default());
+        let statements = MySqlStatements::new(Table::default(), On::Pool);
         check_statements(MySqlStatements::FILE, &statements.each());
         check_statements(SharedStatements::FILE, &statements.shared.each());
     }
 
     #[test]
-    fn each_statement_on_galera_waits_for_the_writes_of_all_nodes_once() {
-        let statements = MySqlStatements::synchronized(Table::default());
-        for (name, statement) in [statements.each(), statements.shared.each()].concat() {
-            let text = statement.as_str();
-            assert!(text.starts_with("/*M! SET STATEMENT "), "{name}: {text}");
-            assert_eq!(text.matches("wsrep_sync_wait").count(), 1, "{name}: {text}");
-            assert_eq!(text.matches("SET STATEMENT").count(), 1, "{name}: {text}");
+    fn each_statement_begins_with_the_settings_of_its_connection() {
+        for (on, setting) in [(On::Pool, alone!()), (On::Transaction, in_transaction!())] {
+            for (statements, waits) in [
+                (MySqlStatements::new(Table::default(), on), 0),
+                (MySqlStatements::synchronized(Table::default(), on), 1),
+            ] {
+                for (name, statement) in [statements.each(), statements.shared.each()].concat() {
+                    let text = statement.as_str();
+                    assert!(text.starts_with("/*M! SET STATEMENT "), "{name}: {text}");
+                    assert_eq!(text.matches("SET STATEMENT").count(), 1, "{name}: {text}");
+                    assert_eq!(text.matches(setting).count(), 1, "{name}: {text}");
+                    assert_eq!(
+                        text.matches("wsrep_sync_wait").count(),
+                        waits,
+                        "{name}: {text}"
+                    );
+                }
+            }
         }
     }
 }

@@ -130,7 +130,8 @@ CONVERT(s.name USING utf8mb4)
 /*M! ON DUPLICATE KEY UPDATE id = VALUES(id) RETURNING {record} */
 
 -- part: nowait
--- Only for MariaDB. Statements of MySQL cannot be kept from waiting, so it gets no batches.
+-- Only for MariaDB. Statements of MySQL cannot be kept from waiting, so it gets no batches. `MySqlStatements` adds the
+-- settings that other statements begin with.
 /*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
 
 -- part: completions

@@ -8,6 +8,7 @@ use sqlx::{MySql, SqlSafeStr};
 use super::claiming::{Executor, InsertResult, claim_existing, insert, try_take_over};
 use super::connections::Executed;
 use super::errors::{LOCKED, error, number};
+use super::statements::MySqlStatements;
 use super::{MySqlStore, connections, galera};
 use crate::error::StoreError;
 use crate::record::{Observation, Outcome, Owner, Record};
@@ -22,7 +23,7 @@ impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
     const RECORD_COLUMNS: usize = MySqlStore::RECORD_COLUMNS;
 
     fn statements(&self) -> &sql::SharedStatements {
-        &self.store.statements.shared
+        &self.own_statements().shared
     }
 
     fn record(row: &MySqlRow) -> Result<Record, StoreError> {
@@ -41,9 +42,11 @@ impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
     /// If other servers accept writes, also changes the record, so that the commit conflicts with a takeover on one of
     /// them.
     async fn write_as_owner(&self, owner: &Owner, query: Query<'_>) -> Result<u64, StoreError> {
-        let statements = &self.store.statements;
-        if statements.has_other_writers()
-            && self.write(statements.touch.query().owner(owner)).await? == 0
+        if self.store.statements.has_other_writers()
+            && self
+                .write(self.own_statements().touch.query().owner(owner))
+                .await?
+                == 0
         {
             return Ok(0);
         }
@@ -54,6 +57,10 @@ impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
 impl Executor for InTransaction<'_, MySqlStore, MySqlConnection> {
     fn store(&self) -> &MySqlStore {
         self.store
+    }
+
+    fn own_statements(&self) -> &MySqlStatements {
+        self.store.statements.in_transaction()
     }
 
     async fn execute(&self, query: &Query<'_>) -> Result<Executed, sqlx::Error> {
@@ -93,6 +100,7 @@ impl TransactionalStore for MySqlStore {
     sql::transactions!(in trait MySqlStore, MySql, MySqlConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, MySql>, StoreError> {
+        self.examine_settings().await.map_err(error)?;
         // A node of Galera would otherwise not yet know a record that another node has claimed.
         let begin = self.statements.is_galera().then_some(galera::BEGIN);
         OpenTransaction::begin(&self.pool, begin.map(SqlSafeStr::into_sql_str))
@@ -110,7 +118,7 @@ impl TransactionalStore for MySqlStore {
     ) -> Result<Option<ClaimInTransaction>, StoreError> {
         let query = self.statements.lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
-        match LockAttempt::of(connections::run(&self.pool, &query).await)? {
+        match LockAttempt::of(self.execute(&query).await)? {
             LockAttempt::Acquired(record) => Ok(record.filter(|it| has_ended(it)).map(existing)),
             // Concurrent pre-checks conflict here as well.
             LockAttempt::Locked => match sql::read_current(self, &claim.id)
@@ -169,7 +177,7 @@ impl InTransaction<'_, MySqlStore, MySqlConnection> {
         claim: &ClaimRequest,
     ) -> Result<Option<ClaimInTransaction>, StoreError> {
         // A locking read sees the current row, even if the transaction has an older snapshot.
-        let query = self.store.statements.lock.query();
+        let query = self.own_statements().lock.query();
         let query = query.bytes(&claim.id.as_bytes()[..]);
         let record = match LockAttempt::of(self.execute(&query).await)? {
             LockAttempt::Acquired(None) => return Ok(None),
