@@ -22,6 +22,7 @@ mod kept;
 mod pooling;
 mod portable;
 mod purging;
+mod settings;
 mod statements;
 
 /// A dedicated database for one test.

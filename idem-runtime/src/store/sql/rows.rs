@@ -51,10 +51,49 @@ impl ReadsBytes for sqlx::Postgres {
                 <&[u8] as Decode<Self>>::decode(value).map(Cow::Borrowed)
             }
             sqlx::postgres::PgValueFormat::Text => {
-                <Vec<u8> as Decode<Self>>::decode(value).map(Cow::Owned)
+                let text = value.as_str()?;
+                match text.starts_with("\\x") {
+                    true => <Vec<u8> as Decode<Self>>::decode(value).map(Cow::Owned),
+                    false => unescape(text).map(Cow::Owned),
+                }
             }
         }
     }
+}
+
+/// Reads bytes that the server has written under `bytea_output = escape`: a backslash is doubled, and other bytes that are
+/// no printable ASCII follow one in three octal digits.
+#[cfg(feature = "postgres")]
+fn unescape(text: &str) -> Result<Vec<u8>, BoxDynError> {
+    const WRONG: &str = "not the text of bytes";
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = match (first, after) {
+            (b'\\', [b'\\', after @ ..]) => {
+                bytes.push(b'\\');
+                after
+            }
+            (
+                b'\\',
+                [
+                    a @ b'0'..=b'3',
+                    b @ b'0'..=b'7',
+                    c @ b'0'..=b'7',
+                    after @ ..,
+                ],
+            ) => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                after
+            }
+            (b'\\', _) => return Err(WRONG.into()),
+            (first, after) => {
+                bytes.push(*first);
+                after
+            }
+        };
+    }
+    Ok(bytes)
 }
 
 impl<R: Row> Readable for R
