@@ -12,6 +12,7 @@ mod places;
 mod refusals;
 mod shapes;
 mod steps;
+mod wide;
 
 use std::sync::Arc;
 use std::time::Duration;

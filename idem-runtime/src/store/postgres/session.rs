@@ -19,7 +19,9 @@ impl Cancellation for Postgres {
     }
 
     /// Rolling back to a released savepoint would be an error and abort the caller's transaction. The savepoint is
-    /// therefore set again at the current position. Rolling back to it then changes nothing.
+    /// therefore set again at the current position. Rolling back to it then changes nothing, and makes sqlx count it no
+    /// more. It is released then, because savepoints would nest: each call would add a level, and the time of the commit
+    /// grows with the square of the levels. If the future is dropped before that, one level remains.
     async fn release(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         let savepoint = innermost_savepoint::<Self>(connection);
         let release_and_set = AssertSqlSafe(format!("RELEASE {0}; {0}", savepoint.as_str()));
@@ -27,6 +29,8 @@ impl Cancellation for Postgres {
             .execute(&mut *connection)
             .await?;
         Manager::<Self>::start_rollback(connection);
+        let release = AssertSqlSafe(format!("RELEASE {}", savepoint.as_str()));
+        sqlx::raw_sql(release).execute(connection).await?;
         Ok(())
     }
 }

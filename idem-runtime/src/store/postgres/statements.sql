@@ -126,7 +126,26 @@ r.scope <> ?2 OR r.operation <> ?3 OR r.idempotency_key <> ?4
 -- Another open transaction may have claimed the record: its row is not visible yet, and an insert or update would wait
 -- for it. The advisory lock is therefore tried first. It never waits, and is released with the transaction. Its number
 -- includes the table, so that it differs from locks of other users.
-WHEN NOT pg_try_advisory_xact_lock(?12 # '{records}'::regclass::oid::bigint) THEN {locked}::bigint
+--
+-- A transaction that many calls join (?13) takes the lock for the first ones only: all transactions share the server's
+-- table of locks. The number of the calls is a setting that ends with the transaction, or with the savepoint of a call
+-- that is rolled back. Concurrent duplicates of the other calls wait for the transaction, or for the limit of their store.
+WHEN CASE
+    WHEN ?13 = 0 THEN NOT {try_lock}
+    WHEN {joined_calls} < {most_locks}
+        THEN set_config('idem.joined_calls', ({joined_calls} + 1)::text, true) IS NULL OR NOT {try_lock}
+    ELSE false
+END THEN {locked}::bigint
+
+-- part: try_lock
+pg_try_advisory_xact_lock(?12 # '{records}'::regclass::oid::bigint)
+
+-- part: joined_calls
+-- A setting that was never set is null, and one whose transaction has ended is empty.
+coalesce(nullif(current_setting('idem.joined_calls', true), ''), '0')::integer
+
+-- part: most_locks
+256
 
 -- part: limited_wait
 -- Longest wait of a batched statement for a locked row. After that, its requests run individually. Because of one

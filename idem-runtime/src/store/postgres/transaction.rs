@@ -149,7 +149,9 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
         let mut query = sql::claim_query(claim_locked, claim);
         if !self.store.forms.is_portable() {
             let lock = claim.id.as_bytes().first_chunk();
-            query = query.number(lock.map_or(0, |eight| i64::from_be_bytes(*eight)));
+            query = query
+                .number(lock.map_or(0, |eight| i64::from_be_bytes(*eight)))
+                .number(i64::from(self.is_joined));
         }
         let rows = self.read(query).await?;
         let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
