@@ -6,6 +6,7 @@ mod costs;
 mod deadlocks;
 mod duplicates;
 mod faults;
+mod foreign;
 mod joining;
 mod losses;
 mod places;

@@ -29,7 +29,7 @@ pub(super) mod statements;
 mod transaction;
 
 use batch::{StepRequest, Transition, TransitionBatch};
-use connections::{Protocol, give_back};
+use connections::{NOT_ALONE, Protocol, give_back, is_not_alone};
 pub use form::PostgresForm;
 use forms::Forms;
 use rows::{CONTENT_LEN, id_mismatch, record_for};
@@ -489,7 +489,8 @@ pub(super) async fn retry_conflicts<T, F>(run: impl FnMut() -> F) -> Result<T, s
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
-    sql::retry(TRIES, is_conflict, sql::random_pause, run).await
+    let is_undone = |error: &sqlx::Error| is_conflict(error) || is_not_alone(error);
+    sql::retry(TRIES, is_undone, sql::random_pause, run).await
 }
 
 /// Returns true for a serialization failure and a deadlock, see
@@ -571,6 +572,11 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
                 Timeout,
                 "the server ended a transaction that took too long, look at idle_in_transaction_session_timeout and \
                  transaction_timeout",
+            ),
+            NOT_ALONE => (
+                Unavailable,
+                "some code has left a transaction open on each connection of the pool that was tried, which are closed; \
+                 end each transaction where it was begun, try again",
             ),
             "25P02" => (
                 Other,

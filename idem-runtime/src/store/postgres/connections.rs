@@ -57,7 +57,10 @@ pub(super) fn give_back<T>(
     mut connection: PoolConnection<Postgres>,
     done: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
-    if done.as_ref().is_err_and(is_read_only) {
+    if done
+        .as_ref()
+        .is_err_and(|error| is_read_only(error) || is_not_alone(error))
+    {
         connection.close_on_drop();
     }
     done
@@ -67,6 +70,18 @@ pub(super) fn give_back<T>(
 /// only a new connection can lead to the new primary.
 fn is_read_only(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(answer) if answer.code().as_deref() == Some("25006"))
+}
+
+/// Division by zero: a transaction is open on a connection of the pool, see `statements.rs`.
+pub(super) const NOT_ALONE: &str = "22012";
+/// The open transaction has failed, and refuses all statements.
+const FAILED_TRANSACTION: &str = "25P02";
+
+/// Returns true if a statement on a connection of the pool was refused because other code has left a transaction open
+/// there. Closing the connection ends it.
+pub(super) fn is_not_alone(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(answer)
+        if matches!(answer.code().as_deref(), Some(NOT_ALONE | FAILED_TRANSACTION)))
 }
 
 /// Sends a query as text, and returns the text in the first column of its first row.

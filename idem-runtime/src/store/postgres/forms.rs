@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, PgExecutor, PgPool, Row as _};
 use tokio::sync::OnceCell;
 
 use super::form::PostgresForm;
-use super::statements::{DIALECT, PostgresStatements};
+use super::statements::{DIALECT, On, PostgresStatements};
 use super::{error, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::sql::Table;
@@ -18,14 +18,20 @@ pub(super) struct Forms {
     pub(super) requested: Option<PostgresForm>,
     known: OnceCell<PostgresForm>,
     standard: PostgresStatements,
+    standard_in_transaction: PostgresStatements,
     portable: PostgresStatements,
 }
 
 impl Forms {
     pub(super) fn new(table: Table, requested: Option<PostgresForm>) -> Self {
         Self {
-            standard: PostgresStatements::new(&table, PostgresForm::Standard),
-            portable: PostgresStatements::new(&table, PostgresForm::Portable),
+            standard: PostgresStatements::new(&table, PostgresForm::Standard, On::Pool),
+            standard_in_transaction: PostgresStatements::new(
+                &table,
+                PostgresForm::Standard,
+                On::Transaction,
+            ),
+            portable: PostgresStatements::new(&table, PostgresForm::Portable, On::Pool),
             table,
             requested,
             known: OnceCell::new_with(requested),
@@ -42,7 +48,15 @@ impl Forms {
         let _ = self.known.set(form);
     }
 
-    /// Statements of the known form. Without tables any statement fails, so those of the standard form serve.
+    /// Statements of the known form, for connections in a transaction.
+    pub(super) fn in_transaction(&self) -> &PostgresStatements {
+        match self.is_portable() {
+            true => &self.portable,
+            false => &self.standard_in_transaction,
+        }
+    }
+
+    /// Statements of the known form, for the pool. Without tables any statement fails, so those of the standard form serve.
     pub(super) fn statements(&self) -> &PostgresStatements {
         match self.is_portable() {
             true => &self.portable,

@@ -63,11 +63,39 @@ declare_statements! {
     }
 }
 
+/// Connections that statements are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum On {
+    /// Connections of the pool, on which each statement commits by itself.
+    Pool,
+    /// Connections in a transaction.
+    Transaction,
+}
+
+/// Condition of a statement on a connection of the pool. It is a division by zero, so that the statement fails with
+/// [`NOT_ALONE`](super::connections::NOT_ALONE), if a transaction is open: some other code has left it open, and what the
+/// statement writes would never be committed.
+///
+/// A statement that commits by itself begins its transaction when its portal is created, and as text when it arrives. A
+/// server that does not speak exactly PostgreSQL's protocol has the portable form, without this condition.
+const ALONE: &str = "(SELECT 1 / coalesce(\
+     transaction_timestamp() IN (statement_timestamp(), max(creation_time)), false\
+     )::integer FROM pg_catalog.pg_cursors) = 1";
+/// Condition of an owner's statement on the pool.
+const WRITABLE_ALONE: &str =
+    "{it}state IN ('running', 'interrupted') AND NOT ({expired}) AND {alone}";
+
 impl PostgresStatements {
-    pub(super) fn new(table: &Table, form: PostgresForm) -> Self {
+    pub(super) fn new(table: &Table, form: PostgresForm, on: On) -> Self {
         let mut template = DIALECT.template_of_records(table);
-        if form == PostgresForm::Portable {
-            template = template.with_parts(PORTABLE);
+        match (form, on) {
+            (PostgresForm::Portable, _) => template = template.with_parts(PORTABLE),
+            (PostgresForm::Standard, On::Transaction) => {}
+            (PostgresForm::Standard, On::Pool) => {
+                template = template
+                    .with("alone", ALONE)
+                    .with("writable", WRITABLE_ALONE);
+            }
         }
         let template = template
             .with("claim_function", table.quoted(DIALECT.quote, "_begin"))
@@ -91,7 +119,7 @@ mod tests {
     #[test]
     fn statements_are_those_of_the_file() {
         for form in FORMS {
-            let statements = PostgresStatements::new(&Table::default(), form);
+            let statements = PostgresStatements::new(&Table::default(), form, On::Pool);
             check_statements(PostgresStatements::FILE, &statements.each());
             check_statements(SharedStatements::FILE, &statements.shared.each());
         }
@@ -100,7 +128,7 @@ mod tests {
     #[test]
     fn a_claim_returns_as_many_columns_as_are_read() {
         for form in FORMS {
-            let statements = PostgresStatements::new(&Table::default(), form);
+            let statements = PostgresStatements::new(&Table::default(), form, On::Pool);
             let text = statements.claim.as_str();
             let (_, content) = text.split_once("SELECT r.").unwrap();
             let (content, _) = content.split_once(", (date_part").unwrap();

@@ -116,7 +116,11 @@ DELETE FROM {records}
 
 -- part: insert
 -- Returns the fencing token, or the number of a lost race.
-{claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+CASE WHEN {alone} THEN {claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) END
+
+-- part: alone
+-- True in a transaction of the caller's or of the call's own. See `statements.rs` for statements on the pool.
+true
 
 -- part: is_of_another
 -- The record has another scope, operation or key. Null if there is no record.
@@ -178,7 +182,7 @@ requests AS (
         greatest({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
         {now} + a.lease, a.retention, a.on_crash, {now}, {now} + a.lease + a.retention, a.owner, a.members
     FROM requests AS a
-    WHERE NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id)
+    WHERE {alone} AND NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id)
     ON CONFLICT (id) DO NOTHING
     RETURNING id, fencing_token
 )
@@ -335,7 +339,7 @@ UPDATE {records} AS r SET
     payload = NULL,
     ended_at = NULL,
     purge_after = {now} + ?7 + ?8
-WHERE r.id = ?1 AND (
+WHERE {alone} AND r.id = ?1 AND (
     ({expired:r.})
     OR r.fingerprint = ?5 AND (r.state = 'released' OR r.state = 'running' AND r.claim_id = ?6)
 )
@@ -368,7 +372,7 @@ UPDATE {records} AS r SET
         WHEN r.state = 'running' AND r.claim_id = ?6 THEN r.attempt
         ELSE least(r.attempt + 1, 4294967295)
     END
-WHERE r.id = ?10 AND r.fingerprint = ?7 AND NOT ({expired:r.}) AND (
+WHERE {alone} AND r.id = ?10 AND r.fingerprint = ?7 AND NOT ({expired:r.}) AND (
     r.state = 'running' AND r.claim_id = ?6
     OR {observed:r.} AND {unsettled:r.} AND r.on_crash <> 'refuse'
 )

@@ -24,7 +24,7 @@ impl Backend for InTransaction<'_, PostgresStore, PgConnection> {
     const RECORD_COLUMNS: usize = PostgresStore::RECORD_COLUMNS;
 
     fn statements(&self) -> &SharedStatements {
-        &self.store.forms.statements().shared
+        &self.store.forms.in_transaction().shared
     }
 
     fn record(row: &PgRow) -> Result<Record, StoreError> {
@@ -70,7 +70,7 @@ impl PostgresStore {
         on: &InTransaction<'_, Self, PgConnection>,
         limit: &u32,
     ) -> Result<Purged, StoreError> {
-        let PostgresStatements { purge, requeue, .. } = on.store.forms.statements();
+        let PostgresStatements { purge, requeue, .. } = on.store.forms.in_transaction();
         sql::purge(on, purge, requeue, *limit, Timestamp::MAX).await
     }
 }
@@ -145,7 +145,7 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
             claim_again,
             take_over,
             ..
-        } = self.store.forms.statements();
+        } = self.store.forms.in_transaction();
         let mut query = sql::claim_query(claim_locked, claim);
         if !self.store.forms.is_portable() {
             let lock = claim.id.as_bytes().first_chunk();
@@ -193,7 +193,7 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
             limit_wait,
             restore_wait,
             ..
-        } = self.store.forms.statements();
+        } = self.store.forms.in_transaction();
         let rows = self.read(limit_wait.query()).await?;
         let row = rows.first().ok_or_else(|| sql::corrupt("lock_timeout"))?;
         let before = row.text(0).map_err(sql::unreadable)?;
