@@ -139,6 +139,10 @@ where
     }
 }
 
+/// Message of an error of kind [`Conflict`](StoreErrorKind::Conflict).
+pub(super) const ENDED: &str = "the database ended the transaction by itself, as after a deadlock or on a full disk, or a \
+     statement of the body ended it; give the errors of statements back, and run the whole transaction again";
+
 /// Part of the driver's error if no crate of the program has turned TLS on.
 const WITHOUT_TLS: &str = "without TLS support";
 /// Part of the driver's error if PostgreSQL ends a connection instead of answering whether it encrypts it, as it does when
@@ -157,11 +161,7 @@ pub(super) fn error(
             Unavailable,
             "no connection became free in time, give the pool more connections or a longer acquire time-out",
         ),
-        sqlx::Error::AnyDriverError(error) if error.is::<Ended>() => (
-            Conflict,
-            "the database ended the transaction by itself, as after a deadlock or on a full disk, or a statement of the body \
-             ended it; give the errors of statements back, and run the whole transaction again",
-        ),
+        sqlx::Error::AnyDriverError(error) if error.is::<Ended>() => (Conflict, ENDED),
         sqlx::Error::PoolClosed => (Unavailable, "the connection pool is closed"),
         sqlx::Error::WorkerCrashed => (Unavailable, "the connection's worker thread is gone"),
         sqlx::Error::Io(_) => (

@@ -74,6 +74,11 @@ use writer::Writer;
 /// A transactional call (`tx = ...`) is the writer of the file from its beginning to its end. All other writers wait:
 /// those of this process in the queue, those of other processes as above. Keep the bodies short.
 ///
+/// SQLite rolls a whole transaction back if the disk is full, for example, and the connection goes on. If the body ignores
+/// that, its call fails with [`StoreErrorKind::Conflict`]. On connections that the store has opened itself, a commit hook
+/// keeps what the body does afterwards from being committed. On a pool of the application's, which may have a hook of its
+/// own, such statements are committed.
+///
 /// # Clock
 ///
 /// SQLite's own clock decides, read inside the statement, in milliseconds. Processes that share a file share the
@@ -437,6 +442,7 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
         Conflict, Corrupt, Denied, Full, Other, ReadOnly, Schema, TooLarge, Unavailable,
     };
     sql::error(source, |answer| match primary_code(answer) {
+        Some(1) if session::is_without_savepoint(answer.message()) => (Conflict, sql::ENDED),
         Some(1) if is_about_schema(answer.message()) => (
             Schema,
             "a table or column of the store is missing, run `migrate()`",

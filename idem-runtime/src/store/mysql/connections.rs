@@ -59,9 +59,9 @@ pub(super) async fn run_on(
 /// Runs a statement on the caller's connection.
 ///
 /// # Errors
-/// [`Ended`](crate::store::sql::Ended) if the server has undone the whole transaction: after a deadlock, and after waiting for a lock under
-/// `innodb_rollback_on_timeout`. The caller's next statements would then commit one by one. To make them fail instead,
-/// the connection is put into a read-only transaction, which ends with the caller's own.
+/// [`Ended`](crate::store::sql::Ended) if the server has undone the whole transaction: after a deadlock, and after
+/// waiting for a lock under `innodb_rollback_on_timeout`. The caller's next statements would then commit one by one. To
+/// make them fail instead, the connection is put into a read-only transaction, which ends with the caller's own.
 pub(in crate::store) async fn run_borrowed(
     connection: &mut MySqlConnection,
     query: &Query<'_>,

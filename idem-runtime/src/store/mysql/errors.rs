@@ -218,6 +218,7 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
              try again",
         ),
         1020 | 1213 | 1412 | 1615 | 3101 => (Conflict, ROLLED_BACK),
+        NO_SAVEPOINT => (Conflict, sql::ENDED),
         NOT_ALONE => (
             Unavailable,
             "some code has left a transaction open on each connection of the pool that was tried, which are closed; end \

@@ -56,7 +56,7 @@ impl Cancellation for Sqlite {
         let guard = guard(depth);
         let prove = format!("RELEASE {guard}; SAVEPOINT {guard}");
         match run(connection, AssertSqlSafe(prove).into_sql_str()).await {
-            Err(error) if is_without_savepoint(&error) => {
+            Err(error) if is_ended(&error) => {
                 if depth > OWN {
                     begin_uncommittable(connection, depth).await?;
                 }
@@ -81,7 +81,7 @@ impl Cancellation for Sqlite {
         depth: usize,
     ) -> Result<bool, sqlx::Error> {
         match Manager::<Self>::rollback(connection).await {
-            Err(error) if is_without_savepoint(&error) => {
+            Err(error) if is_ended(&error) => {
                 begin_uncommittable(connection, depth).await?;
                 Manager::<Self>::rollback(connection).await?;
                 Ok(false)
@@ -109,9 +109,14 @@ async fn run(connection: &mut SqliteConnection, statements: SqlStr) -> Result<()
     done.map(drop)
 }
 
-fn is_without_savepoint(error: &sqlx::Error) -> bool {
+/// Returns true for the message of an error about a savepoint that ended with its transaction.
+pub(super) fn is_without_savepoint(message: &str) -> bool {
+    message.contains("no such savepoint")
+}
+
+fn is_ended(error: &sqlx::Error) -> bool {
     let answer = error.as_database_error();
-    answer.is_some_and(|answer| answer.message().contains("no such savepoint"))
+    answer.is_some_and(|answer| is_without_savepoint(answer.message()))
 }
 
 /// Begins a transaction of this nesting depth that cannot be committed.

@@ -1,8 +1,9 @@
 //! Bodies that end their transaction by a statement of their own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use idem_runtime::{Error, InvalidCall, State};
+use idem_runtime::{Call, Error, InvalidCall, RunOptions, Scope, State, StoreErrorKind};
 use idem_tests::on_stores;
 use idem_tests::sql::{AnyPool, Sql};
 
@@ -12,6 +13,7 @@ use crate::transaction::Failure;
 on_stores! { [transactions] Bank::open:
     a_body_that_defines_a_table_is_interrupted_if_that_commits,
     a_body_that_ends_the_transaction_is_not_acknowledged,
+    an_error_of_such_a_body_is_not_stored,
 }
 
 async fn a_body_that_defines_a_table_is_interrupted_if_that_commits<S: Sql>(bank: Arc<Bank<S>>) {
@@ -98,4 +100,28 @@ async fn a_body_that_ends_the_transaction_is_not_acknowledged<S: Sql>(bank: Arc<
                 .unwrap();
         }
     }
+}
+
+async fn an_error_of_such_a_body_is_not_stored<S: Sql>(bank: Arc<Bank<S>>) {
+    let call = Call::new("bank.declined", "k", &1, Duration::from_secs(600));
+    let options = RunOptions::new().replay_err(|error| matches!(error, Failure::Declined(_)));
+    let answer = bank
+        .idem
+        .run_in_transaction(call, options, async |tx, _| {
+            S::run(tx, NOTE, &["k".into()]).await?;
+            S::text(tx, "ROLLBACK").await?;
+            Err::<u64, _>(Failure::Declined("no money".to_owned()))
+        })
+        .await;
+    let Err(Failure::Idempotency(Error::Store(error))) = answer else {
+        panic!("{answer:?}");
+    };
+    if !matches!(S::any(&bank.pool), AnyPool::Postgres(_)) {
+        assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
+    }
+    let records = bank.idem.records();
+    let scope = Scope::none();
+    let found = records.find_scoped("bank.declined", "k", &scope);
+    assert!(found.await.unwrap().is_none());
+    assert_eq!(bank.noted("k").await, 0);
 }
