@@ -27,6 +27,7 @@ impl Cancellation for MySql {
     const GETS_OUT_OF_STEP: bool = true;
     const TEARS_SAVEPOINTS: bool = false;
     const AWAITS_ROLLBACK: bool = false;
+    const CLOSES_IF_BEGIN_FAILS: bool = true;
 
     /// `completion_type` would make each `COMMIT` begin another transaction. `BEGIN` begins no transaction under the
     /// `sql_mode` ORACLE.

@@ -4,6 +4,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, PgExecutor, PgPool, Row as _};
 use tokio::sync::OnceCell;
 
+use super::connections::give_back;
 use super::form::PostgresForm;
 use super::statements::{DIALECT, On, PostgresStatements};
 use super::{error, retry_conflicts};
@@ -71,7 +72,13 @@ impl Forms {
     /// Reads the form of the tables, unless it is known. Concurrent calls share one read. Without tables the form stays
     /// unknown, because another process may create them.
     pub(super) async fn prepare(&self, pool: &PgPool) -> Result<(), StoreError> {
-        let read = || retry_conflicts(|| form_of_tables(pool, &self.table));
+        let read = || {
+            retry_conflicts(|| async {
+                let mut connection = pool.acquire().await?;
+                let form = form_of_tables(&mut *connection, &self.table).await;
+                give_back(connection, form)
+            })
+        };
         self.prepare_by(read).await
     }
 

@@ -10,6 +10,7 @@ impl Cancellation for Postgres {
     const GETS_OUT_OF_STEP: bool = false;
     const TEARS_SAVEPOINTS: bool = true;
     const AWAITS_ROLLBACK: bool = false;
+    const CLOSES_IF_BEGIN_FAILS: bool = true;
 
     async fn roll_back_by(
         connection: &mut PgConnection,

@@ -7,7 +7,9 @@ use sqlx::{Database, Postgres, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 
 use super::statements::PostgresStatements;
-use super::{BEGIN, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row};
+use super::{
+    BEGIN, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row, retry_conflicts,
+};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
 use crate::store::sql::{
@@ -85,7 +87,7 @@ impl TransactionalStore for PostgresStore {
     sql::transactions!(in trait PostgresStore, Postgres, PgConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
-        OpenTransaction::begin(&self.pool, None)
+        retry_conflicts(|| OpenTransaction::begin(&self.pool, None))
             .await
             .map_err(error)
     }

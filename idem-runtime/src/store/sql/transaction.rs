@@ -71,6 +71,10 @@ pub trait Cancellation: Database {
     /// the next rollback.
     const AWAITS_ROLLBACK: bool;
 
+    /// True if a connection on which a transaction cannot begin is closed. Other code may have left a transaction open on
+    /// it that has failed.
+    const CLOSES_IF_BEGIN_FAILS: bool;
+
     /// Statements that begin a transaction of the store's own and set its guard.
     fn begin(begin: Option<SqlStr>) -> Option<SqlStr> {
         begin
@@ -197,7 +201,7 @@ impl<DB: Cancellation> OpenTransaction<'static, DB> {
         run_to_completion(async move {
             let begun = catch_panic(Manager::<DB>::begin(&mut connection, statement)).await;
             if let Err(error) = begun {
-                if DB::GETS_OUT_OF_STEP {
+                if DB::CLOSES_IF_BEGIN_FAILS {
                     connection.close_on_drop();
                 }
                 return Err(error);

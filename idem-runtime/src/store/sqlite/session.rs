@@ -29,6 +29,7 @@ impl Cancellation for Sqlite {
     const GETS_OUT_OF_STEP: bool = false;
     const TEARS_SAVEPOINTS: bool = false;
     const AWAITS_ROLLBACK: bool = true;
+    const CLOSES_IF_BEGIN_FAILS: bool = false;
 
     fn begin(begin: Option<SqlStr>) -> Option<SqlStr> {
         let begin = begin.as_ref().map_or(BEGIN, SqlStr::as_str);
