@@ -1,5 +1,6 @@
-//! Tracks the transactional bodies that are being polled, to prevent a deadlock. A call in such a body that used
-//! another connection to the store would wait for the transaction that waits for the call.
+//! Tracks the bodies that are being polled, to prevent deadlocks. A call in a transactional body that used another
+//! connection to the store would wait for the transaction that waits for the call. A call in a body for the body's own
+//! record would wait for the body that waits for the call.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -9,10 +10,35 @@ use pin_project_lite::pin_project;
 use tracing::Span;
 
 use super::Engine;
+use crate::key::RecordId;
 
 thread_local! {
     /// Addresses of the engines whose transactional bodies are on this thread's stack.
     static POLLED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// Records, and addresses of their engines, whose bodies are on this thread's stack.
+    static RUNNING: RefCell<Vec<(RecordId, usize)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// True if the caller runs inside the body of a call of this record.
+pub(super) fn is_running(engine: &Engine, record: &RecordId) -> bool {
+    RUNNING.with_borrow(|running| running.contains(&(*record, address(engine))))
+}
+
+/// One poll of a body.
+pub(super) struct RunningBody;
+
+impl RunningBody {
+    pub(super) fn begin(engine: &Engine, record: &RecordId) -> Self {
+        RUNNING.with_borrow_mut(|running| running.push((*record, address(engine))));
+        Self
+    }
+}
+
+impl Drop for RunningBody {
+    /// Removes the entry even if the body panics.
+    fn drop(&mut self) {
+        RUNNING.with_borrow_mut(Vec::pop);
+    }
 }
 
 /// True if the caller runs inside a transactional body of a handle on the same store.

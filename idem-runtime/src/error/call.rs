@@ -91,6 +91,12 @@ pub enum InvalidCall {
          take it back: make it before or after, or let it join by `tx = ...` naming an argument that is the connection"
     )]
     InsideTransaction,
+    /// The call was made in the body of a call with the same operation, scope and key.
+    #[error(
+        "this call is made in the body of a call with the same operation and key, for which it would wait; call the \
+         function's inner work directly, or give this call a key of its own"
+    )]
+    OwnKey,
     /// The call was to join the transaction of a connection that is in none, or in one that was begun by SQL text.
     #[error(
         "the connection is in no transaction that sqlx knows of: begin one with sqlx's `begin()`, not by SQL text, and \

@@ -1,6 +1,6 @@
 //! Annotated functions that call each other and themselves: each call has its own record, attempt and provenance.
 
-use idem_runtime::{Error, Provenance, Source, State, idempotent, with_provenance};
+use idem_runtime::{Error, InvalidCall, Provenance, Source, State, idempotent, with_provenance};
 
 use super::{Bank, Failure};
 
@@ -30,10 +30,11 @@ async fn calls_itself(bank: &Bank, depth: u32) -> Result<u32, Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_inside_of_itself_is_in_flight_and_not_a_deadlock() {
+async fn a_call_inside_of_itself_is_refused_and_not_a_deadlock() {
     let bank = Bank::new();
     let result = calls_itself(&bank, 1).await;
-    assert!(matches!(result, Err(Error::InFlight { .. })), "{result:?}");
+    let is_refused = matches!(result, Err(Error::InvalidCall(InvalidCall::OwnKey)));
+    assert!(is_refused, "{result:?}");
 }
 
 #[idempotent(

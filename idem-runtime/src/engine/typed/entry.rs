@@ -132,5 +132,9 @@ fn freeze(
     if joins == Joins(false) && reentrancy::is_polled(&engine) {
         return Err(InvalidCall::InsideTransaction.into());
     }
-    call.prepare(engine, runtime, metrics)
+    let call = call.prepare(engine, runtime, metrics)?;
+    if reentrancy::is_running(&call.engine, &call.request.id) {
+        return Err(InvalidCall::OwnKey.into());
+    }
+    Ok(call)
 }
