@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use http::header::LOCATION;
+use http::{HeaderValue, StatusCode};
 use idem_store::Key;
 use reqwest::Response;
 use reqwest_middleware::Error as SendError;
@@ -16,6 +18,9 @@ pub enum ClientError {
     /// No conclusive answer arrived. The work may have been done.
     #[error(transparent)]
     GaveUp(#[from] GaveUp),
+    /// The answer is a redirection that was not followed. The work may have been done or not.
+    #[error(transparent)]
+    Redirected(#[from] Redirected),
     /// The request names its key more than once. Nothing was sent.
     #[error(
         "a request has one key: in its header, as a `Key` or by its `Job`, and in the header once"
@@ -80,6 +85,57 @@ impl GaveUp {
     /// Reason for which it was not sent again.
     pub fn why(&self) -> Why {
         self.why
+    }
+}
+
+/// The answer to a guarded request is a redirection (3xx) that was not followed, for example because it leads to another
+/// origin, which must not get the key.
+///
+/// 303 mostly says that the work is done, and 307 and 308 that it is not. If you trust the address, send the request there
+/// with the same key.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the answer is a redirection with status {} that was not followed; if you trust its `location`, send the request \
+     there with the same key", status.as_u16()
+)]
+pub struct Redirected {
+    sent: Sent,
+    status: StatusCode,
+    location: Option<HeaderValue>,
+}
+
+impl Redirected {
+    pub(super) fn new(sent: Sent, response: &Response) -> Self {
+        let mut location = response.headers().get(LOCATION).cloned();
+        if let Some(location) = &mut location {
+            // The URL may hold secrets, so `Debug` omits it.
+            location.set_sensitive(true);
+        }
+        Self {
+            sent,
+            status: response.status(),
+            location,
+        }
+    }
+
+    /// The key that was sent.
+    pub fn key(&self) -> &Key {
+        &self.sent.key
+    }
+
+    /// Number of times that it was sent.
+    pub fn tries(&self) -> u32 {
+        self.sent.tries
+    }
+
+    /// Status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// `Location` of the answer, a URL that may be relative to that of the request.
+    pub fn location(&self) -> Option<&HeaderValue> {
+        self.location.as_ref()
     }
 }
 

@@ -6,13 +6,11 @@
 //! keys therefore does the work only once, even if replies are lost.
 //!
 //! ```no_run
-//! use idem_client::{ClientError, IdempotencyMiddleware, same_origin};
-//! use reqwest_middleware::ClientBuilder;
+//! use idem_client::{ClientError, IdempotencyMiddleware};
 //!
 //! # async fn pay(url: &str) -> Result<(), reqwest_middleware::Error> {
-//! let client = reqwest::Client::builder().redirect(same_origin()).build()?;
-//! let client = ClientBuilder::new(client)
-//!     .with(IdempotencyMiddleware::new())
+//! let client = IdempotencyMiddleware::new()
+//!     .client(reqwest::Client::builder())?
 //!     .build();
 //! match client.post(url).body("500 cents").send().await {
 //!     Ok(response) => println!("{}", response.status()),
@@ -55,9 +53,16 @@
 //! When the tries or the time are used up, the caller gets the last answer, or [`ClientError::GaveUp`] if there was
 //! none. A response carries its key and the number of tries in its extensions: [`Sent`].
 //!
+//! # Whole replies
+//!
 //! A reply of known length up to 64 KiB is read as part of its try, so a reply that breaks off is retried. A longer or
-//! streamed reply is returned as soon as its head has arrived. If its body breaks off, send the request again with the
-//! key of [`Sent`].
+//! streamed reply is returned as soon as its head has arrived. If its body breaks off, reading it fails: send the request
+//! again with the key of [`Sent`].
+//!
+//! A reply with a `Content-Length` is whole only if it has that length, and a chunked reply only with its last chunk. Two
+//! kinds of replies end in the same way whether they are whole or not, so a reader must check their contents: replies of
+//! HTTP/1 without a length that end when the connection closes, and replies of HTTP/2 without a length whose stream is
+//! reset with `NO_ERROR`. Their status is reliable.
 //!
 //! A request whose body is a stream cannot be repeated. It gets its key and is sent once. A warning event and
 //! [`GaveUp::why`] report this.
@@ -65,9 +70,11 @@
 //! # Redirections
 //!
 //! reqwest follows redirections below all middleware, and sends the key along, to other origins as well. With 307 and
-//! 308 it also sends the body. Keys are often guessable or secret. Build the client with the redirect policy
-//! [`same_origin`], as above, or with reqwest's `Policy::none()`. The middleware cannot prevent a key from being sent
-//! elsewhere, but reports it with an event at level WARN.
+//! 308 it also sends the body. Keys are often guessable or secret. A client that is built with
+//! [`IdempotencyMiddleware::client`], as above, follows redirections only within the origin of the request.
+//!
+//! A redirection that is not followed is an error, [`ClientError::Redirected`], and never a response: it does not say that
+//! the work is done.
 //!
 //! # Other middleware
 //!
@@ -84,6 +91,7 @@ mod reply;
 mod span;
 mod wire;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,23 +99,22 @@ use async_trait::async_trait;
 use http::{Extensions, HeaderName, Method};
 use idem_store::{Key, structured};
 use reqwest::{Request, Response};
-use reqwest_middleware::{Error as SendError, Middleware, Next};
+use reqwest_middleware::{ClientBuilder, Error as SendError, Middleware, Next};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use self::reply::Reply;
 use self::span::TryReport;
 
-pub use self::error::{ClientError, GaveUp, Sent, Why};
+pub use self::error::{ClientError, GaveUp, Redirected, Sent, Why};
 pub use self::journal::{DirectoryJournal, Entry, Job, JournalError, KeyJournal};
 pub use self::policy::{Conflicts, RetryPolicy};
-pub use self::redirect::same_origin;
 
 /// Request header with the key, from draft-ietf-httpapi-idempotency-key-header-07.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(structured::IDEMPOTENCY_KEY);
 
 /// Gives requests a key, and retries them with that key. The [module](self) lists which requests get one and what is
-/// retried.
+/// retried. [`client`](Self::client) builds a client with it.
 ///
 /// # Cancel safety
 /// The work of a dropped request may have been done. Its key is lost unless the caller supplied it.
@@ -192,6 +199,39 @@ impl IdempotencyMiddleware {
         self
     }
 
+    /// Builds the reqwest client, and puts this middleware around it. Further middleware may be added further inside.
+    ///
+    /// Sets the client's redirect policy: it follows at most 10 redirections, within the origin (scheme, host and port) of
+    /// the request. A redirection to another origin is [`ClientError::Redirected`].
+    ///
+    /// ```
+    /// use idem_client::IdempotencyMiddleware;
+    ///
+    /// # fn main() -> Result<(), reqwest::Error> {
+    /// let client = IdempotencyMiddleware::new()
+    ///     .client(reqwest::Client::builder().user_agent("shop"))?
+    ///     .build();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of [`reqwest::ClientBuilder::build`].
+    pub fn client(self, client: reqwest::ClientBuilder) -> Result<ClientBuilder, reqwest::Error> {
+        let client = client.redirect(redirect::same_origin()).build()?;
+        Ok(ClientBuilder::new(client).with(self.with_own_redirects()))
+    }
+
+    /// Returns the middleware for a client that was built elsewhere, whose redirect policy stays as it is.
+    ///
+    /// That policy must not follow a redirection to another origin, unless the other origin may learn the key:
+    /// reqwest's default policy follows all of them. The middleware cannot prevent that a key is sent elsewhere, but
+    /// reports it with an event at level WARN.
+    #[must_use]
+    pub fn with_own_redirects(self) -> impl Middleware + Clone + fmt::Debug {
+        Guard(self)
+    }
+
     /// Determines the key of a request, and sets its header. `None` for a request that is not guarded.
     async fn key_of(
         &self,
@@ -271,6 +311,10 @@ impl IdempotencyMiddleware {
             let sending = sending.instrument(span);
             let time_of_try = left.min(self.policy.per_try);
             let reply = match Reply::of(sending, time_of_try, self.policy.conflicts).await {
+                Reply::Final(Ok(response)) if response.status().is_redirection() => {
+                    let stopped = Redirected::new(sent, &response);
+                    return Err(SendError::middleware(ClientError::from(stopped)));
+                }
                 Reply::Final(answer) => return answer.map(|response| sent.on(response)),
                 Reply::Passing(reply) => reply,
             };
@@ -314,16 +358,20 @@ impl Default for IdempotencyMiddleware {
     }
 }
 
+/// The middleware, around a client with any redirect policy.
+#[derive(Debug, Clone)]
+struct Guard(IdempotencyMiddleware);
+
 #[async_trait]
-impl Middleware for IdempotencyMiddleware {
+impl Middleware for Guard {
     async fn handle(
         &self,
         mut request: Request,
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response, SendError> {
-        match self.key_of(&mut request, extensions).await {
-            Ok(Some(held)) => self.send(held, request, extensions, next).await,
+        match self.0.key_of(&mut request, extensions).await {
+            Ok(Some(held)) => self.0.send(held, request, extensions, next).await,
             Ok(None) => next.run(request, extensions).await,
             Err(error) => Err(SendError::middleware(error)),
         }

@@ -104,6 +104,10 @@ impl RetryPolicy {
 
     /// Time limit of one try until its answer begins, or until a short answer is read. A reply that was lost without a
     /// trace is noticed after this time.
+    ///
+    /// In a runtime of one thread, a server that sends informational responses (1xx) without an end can delay this limit and
+    /// [`total`](Self::total) by many seconds: tokio polls the timers of such a runtime only between its tasks. A runtime
+    /// with two threads or more keeps the limits.
     #[must_use]
     pub const fn per_try(mut self, per_try: Duration) -> Self {
         self.per_try = per_try;

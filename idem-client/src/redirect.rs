@@ -1,4 +1,4 @@
-//! Redirections to another origin, which must not receive the key.
+//! Redirections, which must not take the key to another origin.
 
 use reqwest::redirect::Policy;
 use reqwest::{Response, Url};
@@ -6,24 +6,12 @@ use reqwest::{Response, Url};
 /// Maximum number of redirections that are followed, as in reqwest's own policy.
 const MOST: usize = 10;
 
-/// Redirect policy for the client under the middleware. Follows at most 10 redirections within the origin (scheme, host
-/// and port) of the request. A redirection to another origin is not followed: the caller gets the 3xx response with
-/// `Location`.
+/// Redirect policy of the client under the middleware. Follows at most 10 redirections within the origin (scheme, host
+/// and port) of the request, and stops at another origin.
 ///
 /// reqwest follows redirections below all middleware, and sends the headers of the request along. To another origin it
 /// omits `Authorization` and cookies, but not the key, and with 307 and 308 it sends the body as well.
-///
-/// ```
-/// use idem_client::{IdempotencyMiddleware, same_origin};
-/// use reqwest_middleware::ClientBuilder;
-///
-/// # fn main() -> Result<(), reqwest::Error> {
-/// let client = reqwest::Client::builder().redirect(same_origin()).build()?;
-/// let client = ClientBuilder::new(client).with(IdempotencyMiddleware::new()).build();
-/// # Ok(())
-/// # }
-/// ```
-pub fn same_origin() -> Policy {
+pub(super) fn same_origin() -> Policy {
     Policy::custom(|attempt| {
         let first = attempt.previous().first();
         if first.is_some_and(|first| first.origin() != attempt.url().origin()) {
@@ -42,8 +30,8 @@ pub(super) fn report(request: &Url, response: &Response) {
     if request.origin() != response.url().origin() {
         tracing::warn!(
             target: "idem",
-            "a redirection took a request with its key to another origin, build the reqwest client with the redirect policy \
-             `idem_client::same_origin()`",
+            "a redirection took a request with its key to another origin; build the client with \
+             `IdempotencyMiddleware::client`",
         );
     }
 }

@@ -1,8 +1,9 @@
 //! Result of one try, and the decision to retry.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use http::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
@@ -26,11 +27,26 @@ pub(super) enum Reply {
 }
 
 pub(super) struct Passing {
-    /// The answer; `Err` if it broke off, or did not arrive in time (`None`).
-    answer: Result<Response, Option<SendError>>,
+    answer: Result<Response, Lost>,
     /// Minimum pause that the server asked for.
     pub(super) at_least: Duration,
 }
+
+/// Reason for which there is no answer.
+enum Lost {
+    /// It failed.
+    Failed(SendError),
+    /// It ended before its length.
+    CutOff,
+    /// It did not arrive in time.
+    TimedOut,
+}
+
+/// Error of a reply that is shorter than its `Content-Length`. An HTTP/2 stream that is reset with `NO_ERROR` ends without
+/// any other error.
+#[derive(Debug, thiserror::Error)]
+#[error("the reply ended before its `Content-Length`")]
+struct CutOff;
 
 impl Reply {
     /// Sends a request within this time limit, and classifies the reply. `conflicts` is the meaning of a 409.
@@ -42,15 +58,15 @@ impl Reply {
         let reading = async { read(sending.await?, conflicts).await };
         match tokio::time::timeout(time, reading).await {
             Ok(Ok(reply)) => reply,
-            Ok(Err(error)) if is_passing(&error) => Self::lost(Some(error)),
+            Ok(Err(error)) if is_passing(&error) => Self::lost(Lost::Failed(error)),
             Ok(Err(error)) => Self::Final(Err(error)),
-            Err(_) => Self::lost(None),
+            Err(_) => Self::lost(Lost::TimedOut),
         }
     }
 
-    fn lost(error: Option<SendError>) -> Self {
+    fn lost(reason: Lost) -> Self {
         Self::Passing(Passing {
-            answer: Err(error),
+            answer: Err(reason),
             at_least: Duration::ZERO,
         })
     }
@@ -61,7 +77,12 @@ impl Passing {
     pub(super) fn hand_over(self, sent: Sent, why: Why) -> Result<Response, SendError> {
         self.answer
             .map(|response| sent.on(response))
-            .map_err(|source| {
+            .map_err(|reason| {
+                let source = match reason {
+                    Lost::Failed(error) => Some(error),
+                    Lost::CutOff => Some(SendError::middleware(CutOff)),
+                    Lost::TimedOut => None,
+                };
                 SendError::middleware(ClientError::from(GaveUp::new(sent, why, source)))
             })
     }
@@ -72,10 +93,11 @@ impl fmt::Display for Passing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.answer {
             Ok(response) => write!(f, "status {}", response.status().as_u16()),
-            Err(Some(error)) if error.is_connect() => f.write_str("no connection"),
-            Err(Some(error)) if error.is_timeout() => f.write_str("timed out"),
-            Err(Some(_)) => f.write_str("connection lost"),
-            Err(None) => f.write_str("timed out"),
+            Err(Lost::Failed(error)) if error.is_connect() => f.write_str("no connection"),
+            Err(Lost::Failed(error)) if error.is_timeout() => f.write_str("timed out"),
+            Err(Lost::Failed(_)) => f.write_str("connection lost"),
+            Err(Lost::CutOff) => f.write_str("cut off"),
+            Err(Lost::TimedOut) => f.write_str("timed out"),
         }
     }
 }
@@ -98,10 +120,9 @@ async fn read(response: Response, conflicts: Conflicts) -> Result<Reply, SendErr
     let is_short = response
         .content_length()
         .is_some_and(|length| (1..=SHORT as u64).contains(&length));
-    let (response, begin) = if may_tell || is_short {
-        peek(response).await?
-    } else {
-        (response, vec![])
+    let most = if may_tell || is_short { SHORT } else { 0 };
+    let Some((response, begin)) = peek(response, most).await? else {
+        return Ok(Reply::lost(Lost::CutOff));
     };
     let passes = match status {
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => true,
@@ -152,11 +173,20 @@ fn says_retryable(body: &[u8]) -> Option<bool> {
     Some(problem.retryable)
 }
 
-/// Reads a body until its end, or until it exceeds [`SHORT`]. The returned response still has the whole body.
-async fn peek(mut response: Response) -> Result<(Response, Vec<u8>), SendError> {
+/// Reads a body until its end, or until it exceeds this length. The returned response still has the whole body, and
+/// reading the rest fails if it ends before its length. None if the body does so now.
+async fn peek(
+    mut response: Response,
+    most: usize,
+) -> Result<Option<(Response, Vec<u8>)>, SendError> {
+    // A body that is read reduces its length.
+    let length = response.content_length();
     let mut begin = Vec::new();
+    if most == 0 && length.is_none_or(|it| it == 0) {
+        return Ok(Some((response, begin)));
+    }
     let is_whole = loop {
-        if begin.len() > SHORT {
+        if most == 0 || begin.len() > most {
             break false;
         }
         match response.chunk().await? {
@@ -164,6 +194,10 @@ async fn peek(mut response: Response) -> Result<(Response, Vec<u8>), SendError> 
             None => break true,
         }
     };
+    let missing = length.map(|length| length.saturating_sub(begin.len() as u64));
+    if is_whole && missing.is_some_and(|it| it > 0) {
+        return Ok(None);
+    }
     // Converting a response into parts loses its URL, so the URL is passed along as an extension.
     let url = http::Response::builder().url(response.url().clone());
     let (mut parts, rest) = http::Response::from(response).into_parts();
@@ -174,35 +208,49 @@ async fn peek(mut response: Response) -> Result<(Response, Vec<u8>), SendError> 
         Body::from(begin.clone())
     } else {
         Body::wrap(Continued {
-            begin: Some(begin.clone()),
+            begin: (!begin.is_empty()).then(|| begin.clone()),
             rest,
+            missing: missing.unwrap_or(0),
         })
     };
-    Ok((http::Response::from_parts(parts, body).into(), begin))
+    let response = http::Response::from_parts(parts, body).into();
+    Ok(Some((response, begin)))
 }
 
 /// A body whose beginning has been read.
 struct Continued {
     begin: Option<Vec<u8>>,
     rest: Body,
+    /// Number of bytes that the rest must still have. 0 if the length is unknown.
+    missing: u64,
 }
 
 impl http_body::Body for Continued {
     type Data = <Body as http_body::Body>::Data;
-    type Error = <Body as http_body::Body>::Error;
+    type Error = Box<dyn StdError + Send + Sync>;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        match self.begin.take() {
-            Some(begin) => Poll::Ready(Some(Ok(Frame::data(begin.into())))),
-            None => Pin::new(&mut self.rest).poll_frame(context),
+        if let Some(begin) = self.begin.take() {
+            return Poll::Ready(Some(Ok(Frame::data(begin.into()))));
         }
+        let frame = ready!(Pin::new(&mut self.rest).poll_frame(context));
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => {
+                let len = frame.data_ref().map_or(0, |data| data.len() as u64);
+                self.missing = self.missing.saturating_sub(len);
+                Some(Ok(frame))
+            }
+            Some(Err(error)) => Some(Err(error.into())),
+            None if std::mem::take(&mut self.missing) > 0 => Some(Err(CutOff.into())),
+            None => None,
+        })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.begin.is_none() && self.rest.is_end_stream()
+        self.begin.is_none() && self.missing == 0 && self.rest.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -227,6 +275,7 @@ mod tests {
         Continued {
             begin: begin.map(|begin| begin.as_bytes().to_vec()),
             rest: Body::from(rest),
+            missing: 0,
         }
     }
 
@@ -282,9 +331,10 @@ mod tests {
             }
             .to_string()
         };
-        assert_eq!(said(Err(None)), "timed out");
+        assert_eq!(said(Err(Lost::TimedOut)), "timed out");
+        assert_eq!(said(Err(Lost::CutOff)), "cut off");
         let late = error(address, Duration::from_millis(50)).await;
-        assert_eq!(said(Err(Some(late))), "timed out");
+        assert_eq!(said(Err(Lost::Failed(late))), "timed out");
         let (lost, _) = tokio::join!(error(address, Duration::from_secs(60)), async {
             let accepted = tokio::task::spawn_blocking(move || {
                 // The connection of the request that timed out comes first.
@@ -294,10 +344,10 @@ mod tests {
             });
             accepted.await
         });
-        assert_eq!(said(Err(Some(lost))), "connection lost");
+        assert_eq!(said(Err(Lost::Failed(lost))), "connection lost");
         // The listener is closed by now.
         let refused = error(address, Duration::from_secs(60)).await;
-        assert_eq!(said(Err(Some(refused))), "no connection");
+        assert_eq!(said(Err(Lost::Failed(refused))), "no connection");
         let unavailable = http::Response::builder()
             .status(503)
             .body("")

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idem_runtime::Key;
 use idem_runtime::client::{IdempotencyMiddleware, RetryPolicy};
-use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+use reqwest_middleware::ClientWithMiddleware;
 use serde_json::json;
 
 use crate::answers::{self, Answers};
@@ -15,9 +15,10 @@ pub(crate) async fn send_all(work: Work) -> Answers {
     let policy = RetryPolicy::new()
         .retries(RETRIES)
         .backoff(Duration::from_millis(50), Duration::from_secs(1));
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
-    let client = ClientBuilder::new(http)
-        .with(IdempotencyMiddleware::new().policy(policy))
+    let client = IdempotencyMiddleware::new()
+        .policy(policy)
+        .client(reqwest::Client::builder().no_proxy())
+        .unwrap()
         .build();
     Answers::collect(CALLERS, async |operation| {
         send(&client, &work, operation).await

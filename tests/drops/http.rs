@@ -16,7 +16,7 @@ use http_body_util::BodyExt as _;
 use idem_runtime::client::{DirectoryJournal, IdempotencyMiddleware, Job, RetryPolicy};
 use idem_runtime::http::{IdempotencyKey, IdempotencyLayer, Unscoped, detached, unscoped};
 use idem_runtime::{Key, idempotent};
-use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+use reqwest_middleware::ClientWithMiddleware;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
@@ -121,11 +121,10 @@ impl Web {
             .policy(policy)
             .journal(Arc::clone(&journal.keys) as _, TTL);
         let client = async || {
-            ClientBuilder::new(reqwest::Client::new())
-                .with(middleware)
-                .build()
+            let client = middleware.client(reqwest::Client::builder())?;
+            anyhow::Ok(client.build())
         };
-        self.client.get_or_init(client).await;
+        self.client.get_or_try_init(client).await?;
         Ok(())
     }
 

@@ -233,8 +233,9 @@ async fn send() {
         axum::serve(listener, Router::new().route("/secret", post(handler))).await
     });
     let middleware = IdempotencyMiddleware::new().policy(RetryPolicy::default());
-    let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new())
-        .with(middleware)
+    let client = middleware
+        .client(reqwest::Client::builder())
+        .unwrap()
         .build();
     let answer = client.post(url).body("secret").send().await.unwrap();
     assert_eq!(answer.status(), 200);

@@ -1,6 +1,7 @@
 //! The client middleware: requests that it guards, their keys, its retries and its limits.
 
 mod conflicts;
+mod cut;
 mod journal;
 mod keys;
 mod lossy;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use idem_runtime::client::{ClientError, GaveUp, IdempotencyMiddleware, RetryPolicy, Sent};
 use reqwest::Response;
-use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+use reqwest_middleware::ClientWithMiddleware;
 
 use self::server::Server;
 
@@ -23,8 +24,9 @@ fn quick() -> IdempotencyMiddleware {
 }
 
 fn client(middleware: IdempotencyMiddleware) -> ClientWithMiddleware {
-    ClientBuilder::new(reqwest::Client::new())
-        .with(middleware)
+    middleware
+        .client(reqwest::Client::builder())
+        .unwrap()
         .build()
 }
 

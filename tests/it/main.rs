@@ -15,6 +15,7 @@ mod console;
 mod disk;
 mod engine;
 mod fingerprint;
+mod frames;
 mod http;
 mod idempotent;
 mod imposter;

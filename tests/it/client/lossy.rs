@@ -17,7 +17,6 @@ use idem_runtime::http::{
 };
 use idem_runtime::{Error, Idem, Key, MemoryStore, ToScope, idempotent};
 use idem_tests::proxy::Proxy;
-use reqwest_middleware::ClientBuilder;
 use tokio::net::TcpListener;
 
 use super::sent;
@@ -153,9 +152,7 @@ async fn charge_all(routes: Router) -> Vec<Answer> {
     let policy = RetryPolicy::new()
         .retries(60)
         .backoff(Duration::from_millis(1), Duration::from_millis(20));
-    let client = ClientBuilder::new(reqwest::Client::new())
-        .with(IdempotencyMiddleware::new().policy(policy))
-        .build();
+    let client = super::client(IdempotencyMiddleware::new().policy(policy));
     let url = format!("http://{}/charges", proxy.address());
 
     let next = Arc::new(AtomicU64::new(0));

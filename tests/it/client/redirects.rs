@@ -1,47 +1,61 @@
-//! Redirections: within an origin they carry the key; to another origin, the crate's policy removes it.
+//! Redirections: within an origin they carry the key; to another origin they are errors.
 
 use std::sync::{Arc, Mutex};
 
-use idem_runtime::client::same_origin;
-use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+use idem_runtime::client::{ClientError, Redirected};
+use reqwest::Response;
+use reqwest_middleware::ClientBuilder;
 use tracing::field::{Field, Visit};
 use tracing::instrument::WithSubscriber as _;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::server::{Answer, say};
-use super::{Server, quick, sent};
-
-fn client(policy: reqwest::redirect::Policy) -> ClientWithMiddleware {
-    let client = reqwest::Client::builder().redirect(policy).build().unwrap();
-    ClientBuilder::new(client).with(quick()).build()
-}
+use super::{Server, client, quick, refusal, sent};
 
 fn moved(status: u16, location: &str) -> Answer {
     say(status, &format!("Location: {location}\r\n"), "moved")
+}
+
+fn redirected(answer: &reqwest_middleware::Result<Response>) -> &Redirected {
+    match refusal(answer) {
+        ClientError::Redirected(redirected) => redirected,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
 async fn the_key_does_not_follow_a_redirection_to_another_origin() {
     for status in [301, 302, 303, 307, 308] {
         let other = Server::script([say(200, "", "stolen")]).await;
-        let elsewhere = format!("{}/charges", other.origin());
+        let elsewhere = format!("{}/charges?secret=2", other.origin());
         // First within the origin, then to another one.
         let server = Server::script([moved(307, "/v2/charges"), moved(status, &elsewhere)]).await;
 
-        let response = client(same_origin())
-            .post(server.url())
-            .body("500 cents")
-            .send()
-            .await
-            .unwrap();
+        let request = client(quick()).post(server.url()).body("500 cents");
+        let answer = request.send().await;
 
-        assert_eq!(response.status(), status);
-        assert_eq!(response.headers()["location"], elsewhere);
-        assert_eq!(response.text().await.unwrap(), "moved");
+        let redirected = redirected(&answer);
+        assert_eq!(redirected.status(), status);
+        assert_eq!(redirected.location().unwrap(), elsewhere.as_str());
+        assert_eq!(redirected.tries(), 1);
+        let shown = format!("{redirected} {redirected:?}");
+        assert!(!shown.contains("secret"), "{shown}");
         let asked = server.asked();
         assert_eq!((asked.len(), other.asked().len()), (2, 0), "{status}");
         assert_eq!(asked[0].key(), asked[1].key());
+        assert_eq!(asked[0].key(), format!("\"{}\"", redirected.key().as_str()));
+    }
+}
+
+/// No redirection is a success, not even one that cannot be followed.
+#[tokio::test]
+async fn a_redirection_is_no_response() {
+    for answer in [say(300, "", ""), say(303, "", ""), say(304, "", "")] {
+        let server = Server::script([answer]).await;
+        let answer = client(quick()).post(server.url()).send().await;
+        assert_eq!(redirected(&answer).location(), None);
+        assert_eq!(server.asked().len(), 1);
     }
 }
 
@@ -51,15 +65,15 @@ async fn another_host_name_is_another_origin() {
     let server = Server::script([say(200, "", "")]).await;
     let name = server.origin().replace("127.0.0.1", "localhost");
     let first = Server::script([moved(307, &name)]).await;
-    let response = client(same_origin()).post(first.url()).send().await;
-    assert_eq!(response.unwrap().status(), 307);
+    let answer = client(quick()).post(first.url()).send().await;
+    assert_eq!(redirected(&answer).status(), 307);
     assert_eq!(server.asked().len(), 0);
 }
 
 #[tokio::test]
 async fn redirections_within_the_origin_are_followed_ten_times() {
     let server = Server::script([moved(308, "/a"), moved(307, "/b"), say(200, "", "done")]).await;
-    let response = client(same_origin())
+    let response = client(quick())
         .post(server.url())
         .body("500 cents")
         .send()
@@ -72,7 +86,7 @@ async fn redirections_within_the_origin_are_followed_ten_times() {
     assert!(asked.iter().all(|it| it.body == "500 cents"));
 
     let endless = Server::script([moved(307, "/again")]).await;
-    let answer = client(same_origin()).post(endless.url()).send().await;
+    let answer = client(quick()).post(endless.url()).send().await;
     assert!(answer.unwrap_err().is_redirect());
     assert_eq!(
         endless.asked().len(),
@@ -81,7 +95,8 @@ async fn redirections_within_the_origin_are_followed_ten_times() {
     );
 }
 
-/// Under reqwest's own policy the key has already been sent, and an event says so. The caller still gets the answer.
+/// A client's own policy may be reqwest's default. The key has then been sent, and an event says so. The caller still
+/// gets the answer.
 #[tokio::test]
 async fn a_key_that_went_to_another_origin_is_reported() {
     let other = Server::script([say(200, "", "done")]).await;
@@ -89,14 +104,19 @@ async fn a_key_that_went_to_another_origin_is_reported() {
     let server = Server::script([moved(307, &elsewhere)]).await;
     let warnings = Warnings::default();
 
-    let default = client(reqwest::redirect::Policy::default());
+    let default = ClientBuilder::new(reqwest::Client::new())
+        .with(quick().with_own_redirects())
+        .build();
     let sending = default.post(server.url()).send();
     let response = sending.with_subscriber(warnings.clone()).await.unwrap();
 
     assert_eq!(response.text().await.unwrap(), "done");
     assert_eq!(other.asked()[0].key(), server.asked()[0].key());
     let warned = warnings.0.lock().unwrap().join("\n");
-    assert!(warned.contains("same_origin()"), "{warned:?}");
+    assert!(
+        warned.contains("IdempotencyMiddleware::client"),
+        "{warned:?}"
+    );
     assert!(!warned.contains("secret"), "{warned:?}");
 
     // A redirection within the origin causes no event.

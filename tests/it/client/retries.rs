@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use http::Extensions;
 use idem_runtime::client::{IdempotencyMiddleware, RetryPolicy, Sent, Why};
 use reqwest::{Request, Response};
-use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
+use reqwest_middleware::{ClientWithMiddleware, Middleware, Next};
 use tokio::time::Instant;
 
 use super::server::{Answer, Asked, say};
@@ -34,8 +34,10 @@ impl Middleware for TimeStands {
 }
 
 fn client(policy: RetryPolicy) -> ClientWithMiddleware {
-    ClientBuilder::new(reqwest::Client::new())
-        .with(IdempotencyMiddleware::new().policy(policy))
+    IdempotencyMiddleware::new()
+        .policy(policy)
+        .client(reqwest::Client::builder())
+        .unwrap()
         .with(TimeStands)
         .build()
 }
@@ -97,7 +99,6 @@ async fn only_temporary_statuses_are_retried() {
         (504, 2),
         (599, 2),
         (201, 1),
-        (304, 1),
         (400, 1),
         (401, 1),
         (403, 1),
@@ -292,11 +293,7 @@ async fn no_attempt_begins_after_the_time_limit() {
 #[tokio::test(start_paused = true)]
 async fn a_reply_that_never_comes_is_a_timeout() {
     let server = Server::script([Answer::Silence]).await;
-    let silent = |policy| {
-        ClientBuilder::new(reqwest::Client::new())
-            .with(IdempotencyMiddleware::new().policy(policy))
-            .build()
-    };
+    let silent = |policy| super::client(IdempotencyMiddleware::new().policy(policy));
 
     let began = Instant::now();
     let three = silent(WITHOUT_PAUSES.retries(2).per_try(secs(7)));

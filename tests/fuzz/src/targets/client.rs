@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use http::{Extensions, HeaderName, HeaderValue, StatusCode};
 use idem_runtime::client::{Conflicts, IdempotencyMiddleware, RetryPolicy};
 use reqwest::{Request, Response, ResponseBuilderExt as _};
-use reqwest_middleware::{ClientBuilder, Middleware, Next};
+use reqwest_middleware::{Middleware, Next};
 
 use super::running;
 
@@ -146,8 +146,10 @@ async fn call(policy: RetryPolicy, retries: u32, replies: Vec<Option<Reply>>) {
         replies,
         keys: Mutex::default(),
     });
-    let client = ClientBuilder::new(reqwest::Client::new())
-        .with(IdempotencyMiddleware::new().policy(policy))
+    let client = IdempotencyMiddleware::new()
+        .policy(policy)
+        .client(reqwest::Client::builder())
+        .expect("a client")
         .with_arc(Arc::clone(&server) as Arc<dyn Middleware>)
         .build();
     let answer = client
