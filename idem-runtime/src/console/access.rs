@@ -40,6 +40,10 @@ const MAX_WAIT: Duration = Duration::from_secs(5);
 /// Number of pages of the store that one page of an operator of few scopes reads.
 const MAX_PAGES: usize = 20;
 
+/// An operator of single scopes learns that a record does not exist only after a multiple of this time. Otherwise the time
+/// of the answer would tell whether another scope has the record.
+const CONCEALING_TIME: Duration = Duration::from_millis(25);
+
 /// Size of the payloads of all steps of a record up to which they are read.
 const MAX_STEP_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -177,12 +181,14 @@ pub(super) struct Access {
     shared: Arc<Shared>,
     operator: Operator,
     base: String,
+    arrived: Instant,
 }
 
 impl FromRequestParts<Arc<Shared>> for Access {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Response> {
+        let arrived = Instant::now();
         if let Some(hosts) = &shared.settings.allowed_hosts
             && !is_for_host(parts, hosts)
         {
@@ -196,6 +202,7 @@ impl FromRequestParts<Arc<Shared>> for Access {
             base: base_of(parts, shared.settings.base_path.as_deref()),
             shared: Arc::clone(shared),
             operator,
+            arrived,
         })
     }
 }
@@ -248,6 +255,15 @@ impl Access {
 
     pub(super) fn sees_all(&self) -> bool {
         *self.operator.scopes() == Scopes::All
+    }
+
+    /// Waits so long that the time of an answer tells nothing about records of other scopes.
+    pub(super) async fn conceal_time(&self) {
+        if !self.sees_all() {
+            let units = self.arrived.elapsed().as_micros() / CONCEALING_TIME.as_micros() + 1;
+            let units = u32::try_from(units).unwrap_or(u32::MAX);
+            tokio::time::sleep_until(self.arrived + CONCEALING_TIME * units).await;
+        }
     }
 
     /// Counts of the store, which are of all scopes. `None` for an operator of single scopes.

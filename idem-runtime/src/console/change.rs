@@ -81,7 +81,7 @@ pub(super) async fn change(Path(id): Path<String>, submitted: Submitted<Change>)
             .await
         }
         Err(error) => change_failure(&access, &error),
-        Ok(None) => not_found(&access),
+        Ok(None) => not_found(&access).await,
         Ok(Some(Resolved::Done)) => {
             let page = access.link(&format!("records/{}?done=done", observed.id));
             Redirect::to(&page).into_response()

@@ -113,7 +113,8 @@ pub(super) fn refusal(access: &Access, status: StatusCode, text: &str) -> Respon
     Page::new(access, title).with_status(status, &content)
 }
 
-pub(super) fn not_found(access: &Access) -> Response {
+pub(super) async fn not_found(access: &Access) -> Response {
+    access.conceal_time().await;
     let text =
         "There is no such record, or it has expired. The next call with its key runs the work.";
     failure(access, &Failure::NotFound(text))

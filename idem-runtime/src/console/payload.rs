@@ -21,11 +21,11 @@ pub(super) async fn payloads(access: Access, Path(id): Path<String>) -> Response
         return refusal(&access, StatusCode::FORBIDDEN, "You may not see payloads.");
     };
     let Ok(id) = id.parse() else {
-        return not_found(&access);
+        return not_found(&access).await;
     };
     let (summary, result, steps) = match access.read_payloads(may, &id).await {
         Err(error) => return failure(&access, &error),
-        Ok(None) => return not_found(&access),
+        Ok(None) => return not_found(&access).await,
         Ok(Some(read)) => read,
     };
     Page::new(&access, "Payloads").with(&html! {

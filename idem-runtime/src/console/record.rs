@@ -42,11 +42,11 @@ pub(super) async fn record(
     Query(done): Query<Done>,
 ) -> Response {
     let Ok(id) = id.parse::<RecordId>() else {
-        return not_found(&access);
+        return not_found(&access).await;
     };
     match read(&access, &id).await {
         Err(error) => failure(&access, &error),
-        Ok(read) if read.is_nothing() => not_found(&access),
+        Ok(read) if read.is_nothing() => not_found(&access).await,
         Ok(read) => {
             // Anyone can make a link with this mark, so the audit has to agree.
             let latest = read.changes.first();

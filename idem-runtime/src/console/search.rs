@@ -97,7 +97,10 @@ async fn id_of_key(access: &Access, wanted: &Wanted) -> Result<Result<RecordId, 
     }
     match of(&wanted.key) {
         Ok(id) if access.record(&id).await?.is_some() => Ok(Ok(id)),
-        _ => Ok(of(trimmed)),
+        _ => {
+            access.conceal_time().await;
+            Ok(of(trimmed))
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Operators who see single scopes, and lists in pages.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use idem_runtime::State;
@@ -39,6 +40,14 @@ async fn an_operator_sees_only_the_scopes_of_the_guard(site: Site) {
         .await;
     assert_eq!(denied.status, StatusCode::NOT_FOUND);
     assert_eq!(site.state(&other).await, Some(State::Interrupted));
+    // A record of another scope and no record are answered after the same time.
+    let nothing = "0".repeat(64);
+    for id in [other.to_string(), nothing, "no-id".to_owned()] {
+        let began = Instant::now();
+        let missing = site.get(bob, &format!("/records/{id}")).await;
+        assert_eq!(missing.status, StatusCode::NOT_FOUND);
+        assert!(began.elapsed() >= Duration::from_millis(25), "{id}");
+    }
     for path in ["/records", "/stuck"] {
         let list = site.get(bob, path).await.body;
         assert!(
