@@ -247,19 +247,10 @@ fn problems(config: &Config) -> String {
             "slug" => kind.slug().into(),
             "title" => kind.title().into(),
             "status" => Value::Text(example(config, *kind).status().to_string()),
-            "new_key" => new_key(*kind).into(),
             _ => Value::Text(unknown(marker)),
         })
     };
     ProblemKind::ALL.iter().map(section).collect()
-}
-
-fn new_key(kind: ProblemKind) -> &'static str {
-    if kind.is_safe_with_new_key() {
-        "Nothing was done for the request: it may be sent with a new key."
-    } else {
-        "The request may have been carried out, now or in an earlier attempt: with a new key it may be carried out twice."
-    }
 }
 
 /// List for a sentence: `POST, PUT and PATCH`.

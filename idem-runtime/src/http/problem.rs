@@ -33,8 +33,7 @@ pub(super) const GRPC_UNSUPPORTED: &str = "the idempotency layer does not suppor
 ///   "status": 422,
 ///   "detail": "this key was first used with a different request; send a new request with a new key",
 ///   "instance": "urn:uuid:5e4f7b0c-5d0f-4b0e-9d3c-0c8f5a1e2b3d",
-///   "retryable": false,
-///   "safe_new_key": false
+///   "retryable": false
 /// }
 /// ```
 ///
@@ -44,8 +43,9 @@ pub(super) const GRPC_UNSUPPORTED: &str = "the idempotency layer does not suppor
 /// - `instance` identifies this occurrence. The event that the service logs has it too.
 /// - `retryable` is true if the same request with the same key may succeed later without any change. If the response has
 ///   a `Retry-After` header, wait for that time.
-/// - `safe_new_key` is true if no attempt of this request has done anything, so that it may be sent with another key. If
-///   it is false, another key may do the work twice.
+///
+/// No problem proves that another key is safe: an earlier attempt may have been carried out, and its response lost. A
+/// request that is sent with another key may be carried out twice.
 ///
 /// A problem never contains a key, a scope or a part of a stored response.
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ pub struct Problem {
 }
 
 macro_rules! kinds {
-    ($($(#[doc = $doc:literal])+ $kind:ident = $slug:literal, $status:ident, $safe:literal, $title:literal;)+) => {
+    ($($(#[doc = $doc:literal])+ $kind:ident = $slug:literal, $status:ident, $title:literal;)+) => {
         /// Kind of a [`Problem`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -87,66 +87,54 @@ macro_rules! kinds {
             pub const fn status(self) -> StatusCode {
                 match self { $(Self::$kind => StatusCode::$status),+ }
             }
-
-            /// Returns true if no attempt of the request has done anything, so that it may be sent with another key.
-            ///
-            /// Another key is not safe if an earlier attempt may have been accepted, because its response may have been
-            /// lost. This excludes:
-            ///
-            /// - Refusals that depend on the layer's settings: syntax, limits, and keys that are required.
-            /// - [`KeyReused`](Self::KeyReused). A retry may differ only in the boundary of its `multipart/form-data`,
-            ///   or a later build may hash the request in another way.
-            pub const fn is_safe_with_new_key(self) -> bool {
-                match self { $(Self::$kind => $safe),+ }
-            }
         }
     };
 }
 
 kinds! {
     /// The request needs a key and has none.
-    MissingKey = "missing-key", BAD_REQUEST, false, "The request needs an idempotency key";
+    MissingKey = "missing-key", BAD_REQUEST, "The request needs an idempotency key";
     /// The request has more than one header with a key.
-    RepeatedKey = "repeated-key", BAD_REQUEST, true, "The request has more than one idempotency key";
+    RepeatedKey = "repeated-key", BAD_REQUEST, "The request has more than one idempotency key";
     /// The header is not a key in any syntax.
-    MalformedKey = "malformed-key", BAD_REQUEST, true, "The idempotency key is malformed";
+    MalformedKey = "malformed-key", BAD_REQUEST, "The idempotency key is malformed";
     /// The key has no quotes, and the syntax of this layer requires them.
-    UnquotedKey = "unquoted-key", BAD_REQUEST, false, "The idempotency key needs quotes";
+    UnquotedKey = "unquoted-key", BAD_REQUEST, "The idempotency key needs quotes";
     /// The service did not issue the key, or the key has expired, and only issued keys are accepted.
-    KeyNotIssued = "key-not-issued", BAD_REQUEST, false, "The idempotency key was not issued, or has expired";
+    KeyNotIssued = "key-not-issued", BAD_REQUEST, "The idempotency key was not issued, or has expired";
     /// The request has no principal.
-    NoPrincipal = "no-principal", FORBIDDEN, false, "The caller of the request is unknown";
+    NoPrincipal = "no-principal", FORBIDDEN, "The caller of the request is unknown";
     /// The request's body is longer than the layer reads.
-    BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, false, "The request's body is too large";
+    BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The request's body is too large";
     /// The request's body ended early, or is malformed.
-    BodyUnreadable = "body-unreadable", BAD_REQUEST, false, "The request's body could not be read";
+    BodyUnreadable = "body-unreadable", BAD_REQUEST, "The request's body could not be read";
     /// The request's body did not arrive in time.
-    BodyTimeout = "body-timeout", REQUEST_TIMEOUT, false, "The request's body took too long to arrive";
+    BodyTimeout = "body-timeout", REQUEST_TIMEOUT, "The request's body took too long to arrive";
     /// The request has no canonical form.
-    InvalidRequest = "invalid-request", BAD_REQUEST, false, "The request could not be fingerprinted";
+    InvalidRequest = "invalid-request", BAD_REQUEST, "The request could not be fingerprinted";
     /// The request is a gRPC call. The response has HTTP status 200 and `grpc-status: 12` instead, see
     /// [the module](super#grpc).
-    GrpcUnsupported = "grpc-unsupported", NOT_IMPLEMENTED, false, "gRPC calls are not made idempotent here";
+    GrpcUnsupported = "grpc-unsupported", NOT_IMPLEMENTED, "gRPC calls are not made idempotent here";
     /// Another request with the same key is running.
-    InFlight = "in-flight", CONFLICT, false, "A request with this key is still running";
+    InFlight = "in-flight", CONFLICT, "A request with this key is still running";
     /// The key was used for another request.
-    KeyReused = "key-reused", UNPROCESSABLE_ENTITY, false, "The idempotency key was used for another request";
+    KeyReused = "key-reused", UNPROCESSABLE_ENTITY, "The idempotency key was used for another request";
     /// An earlier request with the same key crashed, and its effects are unknown.
-    Interrupted = "interrupted", CONFLICT, false, "The effects of an earlier request with this key are unknown";
+    Interrupted = "interrupted", CONFLICT, "The effects of an earlier request with this key are unknown";
     /// The lease of this request lapsed, and another request took over.
-    LeaseLost = "lease-lost", CONFLICT, false, "Another request with this key took over";
+    LeaseLost = "lease-lost", CONFLICT, "Another request with this key took over";
     /// The work is done, but its response was not stored.
-    Unrecorded = "unrecorded", CONFLICT, false, "The work is done, but its response was not stored";
+    Unrecorded = "unrecorded", CONFLICT, "The work is done, but its response was not stored";
     /// The stored record is unreadable for this build.
-    Undecodable = "undecodable", INTERNAL_SERVER_ERROR, false, "The stored response cannot be read";
+    Undecodable = "undecodable", INTERNAL_SERVER_ERROR, "The stored response cannot be read";
     /// The store is unreachable, or cannot save the record.
-    StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, false, "The service cannot keep track of requests now";
+    StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, "The service cannot keep track of requests now";
     /// Running requests of the same principal use its whole share of the layer's limits.
-    TooManyRequests = "too-many-requests", TOO_MANY_REQUESTS, false, "Too many requests of this caller are running";
+    TooManyRequests = "too-many-requests", TOO_MANY_REQUESTS, "Too many requests of this caller are running";
     /// The layer's limits are reached.
-    Overloaded = "overloaded", SERVICE_UNAVAILABLE, false, "The service is overloaded";
+    Overloaded = "overloaded", SERVICE_UNAVAILABLE, "The service is overloaded";
     /// The service is misconfigured.
-    Misconfigured = "misconfigured", INTERNAL_SERVER_ERROR, false, "The service is misconfigured";
+    Misconfigured = "misconfigured", INTERNAL_SERVER_ERROR, "The service is misconfigured";
 }
 
 impl Problem {
@@ -208,6 +196,12 @@ impl Problem {
     pub(super) fn retryable_after(mut self, after: Duration) -> Self {
         self.retryable = true;
         self.retry_after = Some(after);
+        self
+    }
+
+    /// Adds a text for the service's log.
+    pub(super) fn because(mut self, cause: impl Into<String>) -> Self {
+        self.cause = Some(cause.into());
         self
     }
 
@@ -300,7 +294,6 @@ impl Problem {
             detail: &'a str,
             instance: &'a str,
             retryable: bool,
-            safe_new_key: bool,
         }
         let members = Members {
             r#type: self.type_uri(),
@@ -309,7 +302,6 @@ impl Problem {
             detail: &self.detail,
             instance: &self.instance,
             retryable: self.retryable,
-            safe_new_key: self.kind.is_safe_with_new_key(),
         };
         // Strings, an integer and booleans cannot fail to serialize.
         serde_json::to_vec(&members).unwrap_or_default().into()

@@ -181,10 +181,8 @@ impl Answer {
                 "{member}"
             );
         }
-        for member in ["retryable", "safe_new_key"] {
-            assert!(problem[member].is_boolean(), "{member}");
-        }
-        assert_eq!(problem.as_object().unwrap().len(), 7, "{problem}");
+        assert!(problem["retryable"].is_boolean());
+        assert_eq!(problem.as_object().unwrap().len(), 6, "{problem}");
         assert_eq!(
             problem["retryable"].as_bool().unwrap(),
             self.header("retry-after").is_some(),

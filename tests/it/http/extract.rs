@@ -226,7 +226,7 @@ async fn every_error_is_a_problem() {
     };
 
     let store = |kind| Error::Store(StoreError::new(kind, "secret").with_source("secret"));
-    let cases: [(Error, u16, &str, bool, bool); 18] = [
+    let cases: [(Error, u16, &str, bool); 18] = [
         (
             Error::InFlight {
                 retry_after: Duration::from_millis(1500),
@@ -234,87 +234,46 @@ async fn every_error_is_a_problem() {
             409,
             "in-flight",
             true,
-            false,
         ),
-        (Error::KeyReused, 422, "key-reused", false, false),
-        (Error::Interrupted, 409, "interrupted", false, false),
-        (Error::LeaseLost, 409, "lease-lost", true, false),
-        (Error::Unrecorded, 409, "unrecorded", false, false),
-        (InvalidKey::Empty.into(), 400, "malformed-key", false, true),
-        (
-            InvalidKey::TooLong(256).into(),
-            400,
-            "malformed-key",
-            false,
-            true,
-        ),
-        (
-            InvalidKey::NotIssued.into(),
-            400,
-            "key-not-issued",
-            false,
-            false,
-        ),
-        (
-            InvalidKey::Expired.into(),
-            400,
-            "key-not-issued",
-            false,
-            false,
-        ),
+        (Error::KeyReused, 422, "key-reused", false),
+        (Error::Interrupted, 409, "interrupted", false),
+        (Error::LeaseLost, 409, "lease-lost", true),
+        (Error::Unrecorded, 409, "unrecorded", false),
+        (InvalidKey::Empty.into(), 400, "malformed-key", false),
+        (InvalidKey::TooLong(256).into(), 400, "malformed-key", false),
+        (InvalidKey::NotIssued.into(), 400, "key-not-issued", false),
+        (InvalidKey::Expired.into(), 400, "key-not-issued", false),
         (
             InvalidKey::ScopeTooLong(300).into(),
             403,
             "no-principal",
             false,
-            false,
         ),
-        (
-            InvalidCall::ZeroTtl.into(),
-            500,
-            "misconfigured",
-            false,
-            false,
-        ),
+        (InvalidCall::ZeroTtl.into(), 500, "misconfigured", false),
         (
             FingerprintError::new("a key twice").into(),
             400,
             "invalid-request",
             false,
-            false,
         ),
-        (
-            DecodeError::new("secret").into(),
-            500,
-            "undecodable",
-            false,
-            false,
-        ),
+        (DecodeError::new("secret").into(), 500, "undecodable", false),
         (
             store(StoreErrorKind::Unavailable),
             503,
             "store-unavailable",
             true,
-            false,
         ),
         (
             store(StoreErrorKind::Timeout),
             503,
             "store-unavailable",
             true,
-            false,
         ),
-        (
-            store(StoreErrorKind::Full),
-            503,
-            "store-unavailable",
-            false,
-            false,
-        ),
-        (Error::NotInstalled, 500, "misconfigured", false, false),
-        (Error::NoRuntime, 500, "misconfigured", false, false),
+        (store(StoreErrorKind::Full), 503, "store-unavailable", false),
+        (Error::NotInstalled, 500, "misconfigured", false),
+        (Error::NoRuntime, 500, "misconfigured", false),
     ];
-    for (error, status, slug, retryable, safe_new_key) in cases {
+    for (error, status, slug, retryable) in cases {
         let debug = format!("{error:?}");
         let response = error.into_response();
         let retry_after = response.headers().get("retry-after").cloned();
@@ -337,7 +296,6 @@ async fn every_error_is_a_problem() {
         };
         let problem = answer.problem(status, slug);
         assert_eq!(problem["retryable"], retryable, "{debug}");
-        assert_eq!(problem["safe_new_key"], safe_new_key, "{debug}");
         assert!(!answer.text().contains("secret"), "{debug}");
         // The text for clients does not mention Rust.
         assert!(!answer.text().contains("::"), "{debug}");

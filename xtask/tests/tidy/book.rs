@@ -143,7 +143,7 @@ fn each_problem_links_to_its_page() {
         );
     }
 
-    let declared = "kinds! {\n/// A.\nOne = \"one\", CONFLICT, false, \"One thing\";\n}";
+    let declared = "kinds! {\n/// A.\nOne = \"one\", CONFLICT, \"One thing\";\n}";
     let kinds = self::kinds(&File::new("a.rs", declared));
     let kind = |slug: &str, title: &str| Kind {
         slug: slug.to_owned(),
