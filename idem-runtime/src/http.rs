@@ -112,7 +112,7 @@ let app: Router = Router::new()
 //!    answer 401 instead, refuse the request in your authentication, outside the layer.
 //! 2. **Fingerprint.** The body is read, [up to a limit](LayerBuilder::max_request_bytes) and within [a
 //!    timeout](LayerBuilder::body_timeout). The fingerprint covers the method, the path, the query, `Content-Type`,
-//!    `Content-Encoding` and the body:
+//!    `Content-Encoding` and the body. A body that is [visibly not whole](#whole-requests) is refused.
 //!    - JSON is compared by value, any other body byte by byte. A retry of `multipart/form-data` must have the same
 //!      boundary. A retry of a compressed body must have the same bytes, unless an outer layer decompresses it.
 //!    - Inside a nested router, the path is the client's only with feature `axum`.
@@ -125,12 +125,24 @@ let app: Router = Router::new()
 //! 4. **Handler.** The handler runs in that task, with the [`Attempt`](crate::Attempt) in the request's extensions.
 //! 5. **Response.** A [final](finality) response is read, up to [a limit](LayerBuilder::max_response_bytes), and stored:
 //!    status, body and [some headers](LayerBuilder::store_header), for the layer's ttl, or that of
-//!    [its request](LayerBuilder::request_ttl) or [its own](LayerBuilder::response_ttl). If the response is too long or ends with an error,
-//!    only its first caller gets it, and its key becomes [`Unrecorded`](crate::Error::Unrecorded). Trailers reach the
+//!    [its request](LayerBuilder::request_ttl) or [its own](LayerBuilder::response_ttl). If the response is too long, ends
+//!    with an error, or has another length than its `Content-Length`, only its first caller gets it, and its key becomes
+//!    [`Unrecorded`](crate::Error::Unrecorded). Trailers reach the
 //!    first caller but are not stored. Proxies may drop them as well (RFC 9110 §6.5.1).
 //!
 //! After a crash or a panic of the handler, the next request runs the handler again as soon as the lease lapses, unless
 //! the layer [refuses](LayerBuilder::refuse) to.
+//!
+//! # Whole requests
+//!
+//! A request runs only if its body is whole. HTTP/1 servers check the end of a body themselves. An HTTP/2 stream that is
+//! reset with `NO_ERROR`, as proxies do when their client leaves, looks like the end of its body:
+//!
+//! - If the request has a `Content-Length`, a body of another length is refused. An outer middleware that changes the
+//!   length must remove the header.
+//! - Otherwise, if the body does not report its end (`is_end_stream`), the layer yields once before the claim. Hyper then
+//!   asks whether the stream was reset, and drops the request if it was. This works for every type of body, but not in a
+//!   task that an outer middleware has spawned.
 //!
 //! # Order of layers
 //!
@@ -146,10 +158,22 @@ let app: Router = Router::new()
 //! - **Catching panics**, if a retry should wait for the lease as after any crash. Inside this layer, a caught panic is a
 //!   response like any other: a 500 releases the key immediately, or interrupts it under `refuse`.
 //!
-//! Layers that only the handler needs belong inside. This layer is ready when its inner service is, because a replay is
-//! not recognized before the request is read. If a concurrency limit wraps the handler in a `ServiceBuilder`, replays
-//! therefore wait for a free place too. In a `Router` of axum, each `.layer(...)` is always ready, and its inner services
-//! wait when they are called: there replays do not wait.
+//! Layers that only the handler needs belong inside:
+//!
+//! - **Transactions.** A middleware that commits a transaction when the response comes must be inside. Outside, the
+//!   response is stored before the commit. If the commit fails, the client gets an error, and its retry gets the stored
+//!   success of work that was undone.
+//! - **Concurrency limits.** A request waits for a place after its key is claimed, so bodies that arrive slowly hold no
+//!   place. This layer is ready when its inner service is, because a replay is not recognized before the request is read.
+//!   If a limit wraps the handler in a `ServiceBuilder`, replays therefore wait for a free place too. In a `Router` of
+//!   axum, each `.layer(...)` is always ready, and its inner services wait when they are called: there replays do not
+//!   wait.
+//! - **Load shedding.** A request that was shed did not run. Its key is released, but under `refuse` only for the errors
+//!   that [`not_run`](LayerBuilder::not_run) knows, and for responses that the policy calls
+//!   [`Transient`](crate::ErrorKind::Transient).
+//!
+//! A request that passes one layer twice, in a part of a router and in the whole, is guarded once. Two layers with the
+//! same operation and other settings refuse it as `misconfigured`.
 #![cfg_attr(
     all(feature = "axum", feature = "memory"),
     doc = r##"

@@ -8,9 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::routing::post;
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::fingerprint::Secret;
+use idem_runtime::http::{IdempotencyLayer, unscoped};
 use idem_runtime::metrics::{CallOutcome, METRICS, MetricKind};
 use idem_runtime::outbox::Outbox;
 use idem_runtime::{
@@ -19,6 +24,7 @@ use idem_runtime::{
 use idem_tests::clocked::ClockedStore;
 use idem_tests::recording::Recording;
 use tokio::time::{advance, sleep};
+use tower_service::Service as _;
 
 use crate::kill;
 
@@ -277,6 +283,36 @@ async fn a_takeover_in_a_transaction_is_counted_as_one() {
     assert_eq!(next.await.unwrap(), 7);
     assert_eq!(calls(&recording, CallOutcome::TakenOver), 1);
     assert_eq!(calls(&recording, CallOutcome::Executed), 0);
+}
+
+/// Refusals before the claim are no calls, and are counted by their problem.
+#[tokio::test]
+async fn refusals_of_a_layer_are_counted() {
+    let recording = Recording::default();
+    let _guard = metrics::set_default_local_recorder(&recording);
+    let service = Service::new(&recording);
+    let ttl = Duration::from_secs(3600);
+    let layer = IdempotencyLayer::builder(&service.idem, OPERATION, ttl, unscoped());
+    let layer = layer.max_request_bytes(10).build().unwrap();
+    let mut router = Router::new().route("/", post(async || "made")).layer(layer);
+    let mut send = async |key: &str, body: &str| {
+        let request = Request::post("/").header("idempotency-key", key);
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        router.call(request).await.unwrap().status().as_u16()
+    };
+    assert_eq!(send("secret", "short").await, 200);
+    assert_eq!(send("secret", "longer than that").await, 413);
+    assert_eq!(send("secret", "longer than that").await, 413);
+    assert_eq!(send("\"secret", "short").await, 400);
+    let refused = |problem: &str| {
+        recording.counter(&format!(
+            "idem_http_refused_total{{operation=\"{OPERATION}\",problem=\"{problem}\"}}"
+        ))
+    };
+    assert_eq!(refused("body-too-large"), 2);
+    assert_eq!(refused("malformed-key"), 1);
+    assert_eq!(service.all_calls(), 1);
+    names_are_listed(&recording);
 }
 
 /// Every metric is listed and described, has the labels that the list says, and contains no secret.

@@ -3,17 +3,20 @@
 mod bodies;
 mod client;
 mod curl;
+mod cut;
 mod disconnects;
 mod extract;
 mod handlers;
 mod hostile;
 mod layer;
 mod order;
+mod ready;
 mod refusals;
 mod retention;
 mod scope;
 mod settings;
 mod statuses;
+mod twice;
 mod wire;
 
 use std::sync::Arc;

@@ -117,6 +117,15 @@ impl Attempt {
         self.call.request.id
     }
 
+    /// True if this is an attempt of the call with this operation and key.
+    #[cfg(feature = "http")]
+    pub(crate) fn is_of(&self, scope: &Scope, operation: &str, key: &Key) -> bool {
+        let identity = &self.call.request.identity;
+        identity.key.as_str() == key.as_str()
+            && identity.operation.as_str() == operation
+            && identity.scope == *scope
+    }
+
     /// Number of this attempt. The first is 1; each takeover, and each run after a release, adds one.
     pub fn number(&self) -> u32 {
         self.number

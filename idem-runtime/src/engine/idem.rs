@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Engine, Records};
+#[cfg(feature = "http")]
+use crate::metrics::OperationMetrics;
 use crate::policy::Policy;
 use crate::store::Store;
 
@@ -55,6 +57,12 @@ impl<S: Store + ?Sized> Idem<S> {
     #[cfg(feature = "http")]
     pub(crate) fn has_secret(&self) -> bool {
         !self.engine.secrets.is_empty()
+    }
+
+    /// Counts a request that an HTTP layer refused before its key was claimed.
+    #[cfg(feature = "http")]
+    pub(crate) fn count_refused(&self, operation: &str, problem: &'static str) {
+        OperationMetrics::of(operation).count_refused(problem);
     }
 
     pub(super) fn engine(&self) -> &Arc<Engine> {

@@ -1,22 +1,35 @@
 //! Admission of a request: reads its principal, key and body, and checks the layer's limits.
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request};
+use http::{HeaderMap, Request, Version, request};
 use http_body::Body as HttpBody;
 use http_body_util::LengthLimitError;
 use tokio::time::timeout;
 
-use super::body::{Body, Collected, collect};
+use super::body::{Body, Collected, Read, collect};
 use super::config::Config;
 use super::drain::Permit;
 use super::header::InvalidKeyHeader;
 use super::refusal::Refusal;
 use super::{fingerprint, grpc};
-use crate::engine::Call;
+use crate::engine::{Attempt, Call};
 use crate::key::Key;
+
+/// A request that is not refused.
+pub(super) enum Admission<ReqBody: HttpBody> {
+    /// The key of the request is to be claimed.
+    New(AdmittedRequest<ReqBody>),
+    /// This layer is applied twice, and holds the claim of the request further outside already.
+    Guarded(Request<ReqBody>),
+}
+
+/// Request extension with the layer that has claimed the key of the request.
+#[derive(Debug, Clone)]
+pub(super) struct GuardedBy(pub(super) Arc<Config>);
 
 /// Request that passed all checks before the claim.
 pub(super) struct AdmittedRequest<ReqBody: HttpBody> {
@@ -26,14 +39,14 @@ pub(super) struct AdmittedRequest<ReqBody: HttpBody> {
     pub(super) permit: Permit,
 }
 
-impl<ReqBody> AdmittedRequest<ReqBody>
+impl<ReqBody> Admission<ReqBody>
 where
     ReqBody: HttpBody<Data = Bytes>,
     ReqBody::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     /// Checks a request, and reads its body.
-    pub(super) async fn admit(
-        config: &Config,
+    pub(super) async fn of(
+        config: &Arc<Config>,
         request: Request<ReqBody>,
         key: Result<Option<Key>, InvalidKeyHeader>,
     ) -> Result<Self, Refusal> {
@@ -45,6 +58,16 @@ where
         let scope = config.scoping.scope(&parts).ok_or(Refusal::NoPrincipal)?;
         let missing = || Refusal::MissingKey(config.key_header.clone());
         let key = key?.ok_or_else(missing)?;
+        if let Some(outer) = parts.extensions.get::<Attempt>()
+            && outer.is_of(&scope, &config.operation, &key)
+        {
+            return match parts.extensions.get::<GuardedBy>() {
+                Some(GuardedBy(layer)) if Arc::ptr_eq(layer, config) => {
+                    Ok(Self::Guarded(Request::from_parts(parts, body)))
+                }
+                _ => Err(Refusal::OtherLayer),
+            };
+        }
         let limit = config.max_request_bytes;
         if content_length(&parts.headers).is_some_and(|length| length > limit as u64) {
             return Err(Refusal::BodyTooLarge(limit));
@@ -53,12 +76,14 @@ where
             .drain
             .admit(&scope, config.limits)
             .map_err(Refusal::Full)?;
-        let (bytes, trailers) = read_body(config, body, &mut permit).await?;
+        let Read {
+            bytes, trailers, ..
+        } = read_body(config, &parts, body, &mut permit).await?;
         // Only after the body is complete, so that slow clients do not use up the places of running requests.
         permit.run().map_err(Refusal::Full)?;
         let fingerprint = fingerprint::of(&parts, &bytes, &config.ignored, config.member_digests)
             .map_err(Refusal::NoFingerprint)?;
-        Ok(Self {
+        Ok(Self::New(AdmittedRequest {
             call: config.call(
                 key,
                 &scope,
@@ -67,16 +92,17 @@ where
             ),
             request: Request::from_parts(parts, Body::read(bytes, trailers)),
             permit,
-        })
+        }))
     }
 }
 
-/// Reads a body within the layer's limits.
+/// Reads a body within the layer's limits, and proves that it is whole.
 async fn read_body<ReqBody>(
     config: &Config,
+    parts: &request::Parts,
     body: ReqBody,
     permit: &mut Permit,
-) -> Result<(Bytes, Option<HeaderMap>), Refusal>
+) -> Result<Read, Refusal>
 where
     ReqBody: HttpBody<Data = Bytes>,
     ReqBody::Error: Into<Box<dyn StdError + Send + Sync>>,
@@ -87,7 +113,7 @@ where
         .await
         .map_err(|_| Refusal::BodyTimeout(config.body_timeout))?;
     match read {
-        Collected::All(bytes, trailers) => Ok((bytes, trailers)),
+        Collected::All(read) => prove_whole(parts, read).await,
         Collected::Over(_) => Err(Refusal::BodyTooLarge(limit)),
         Collected::NoRoom(full) => Err(Refusal::Full(full)),
         Collected::Failed(body) => Err(match body.into_error().map(Into::into) {
@@ -97,8 +123,27 @@ where
     }
 }
 
+/// Refuses a body that is visibly not whole. HTTP/1 servers check the end of a body themselves.
+///
+/// An HTTP/2 stream that is reset with `NO_ERROR` looks like the end of its body. `Content-Length` shows that bytes are
+/// missing. Without one, the end mark shows that the body is whole. A body type that hides the mark proves nothing, so the
+/// future yields once: hyper then asks whether the stream was reset, and drops the future if it was.
+async fn prove_whole(parts: &request::Parts, read: Read) -> Result<Read, Refusal> {
+    match content_length(&parts.headers) {
+        Some(length) if length != read.bytes.len() as u64 => Err(Refusal::WrongLength {
+            length,
+            arrived: read.bytes.len(),
+        }),
+        None if parts.version >= Version::HTTP_2 && !read.has_end_mark => {
+            tokio::task::yield_now().await;
+            Ok(read)
+        }
+        _ => Ok(read),
+    }
+}
+
 /// Length of the body by its `Content-Length`.
-fn content_length(headers: &HeaderMap) -> Option<u64> {
+pub(super) fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 

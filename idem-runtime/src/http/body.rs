@@ -128,14 +128,24 @@ impl<B: HttpBody> fmt::Debug for Body<B> {
 
 /// Result of reading a body.
 pub(super) enum Collected<B: HttpBody, F> {
-    /// The whole body.
-    All(Bytes, Option<HeaderMap>),
+    /// The body until its end.
+    All(Read),
     /// The body exceeds the limit.
     Over(Body<B>),
     /// Reading failed. The body yields the bytes before the error, and then the error.
     Failed(Body<B>),
     /// There was no room for a chunk.
     NoRoom(F),
+}
+
+/// A body that was read until its end.
+pub(super) struct Read {
+    pub(super) bytes: Bytes,
+    pub(super) trailers: Option<HeaderMap>,
+    /// The body has reported its end. If it has not, reading may have stopped for another reason: hyper ends a body
+    /// without an error if its HTTP/2 stream is reset with `NO_ERROR`. Bodies that do not implement
+    /// [`is_end_stream`](HttpBody::is_end_stream) never report an end.
+    pub(super) has_end_mark: bool,
 }
 
 /// Reads a body up to a limit in bytes, and at most one chunk beyond it. Calls `make_room` with the length of each chunk
@@ -148,9 +158,18 @@ pub(super) async fn collect<B: HttpBody<Data = Bytes>, F>(
     let mut body = Box::pin(body);
     let mut chunks = Chunks::default();
     let mut trailers = None;
+    let mut has_end_mark = false;
     loop {
+        // Asked before each frame, because a stream that is reset after its end reports no end any more.
+        has_end_mark |= body.is_end_stream();
         match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-            None => return Collected::All(chunks.join(), trailers),
+            None => {
+                return Collected::All(Read {
+                    bytes: chunks.join(),
+                    trailers,
+                    has_end_mark: has_end_mark || body.is_end_stream(),
+                });
+            }
             Some(Err(error)) => {
                 return Collected::Failed(Body {
                     head: Some(chunks.join()),

@@ -1,5 +1,6 @@
 //! Settings that all services of a layer share.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub(super) struct Config {
     /// Requests without a key are refused.
     pub(super) required: bool,
     pub(super) finality: Finality,
+    pub(super) not_run: NotRun,
     pub(super) allowed: Allowed,
     pub(super) max_request_bytes: usize,
     pub(super) max_response_bytes: usize,
@@ -51,6 +53,29 @@ pub(super) struct Config {
     pub(super) drain: Drain,
     pub(super) policy_url: Option<Cow<'static, str>>,
     pub(super) format: ProblemFormat,
+}
+
+/// Errors of the inner service that prove that the request was not run.
+#[derive(Clone, Default)]
+pub(super) struct NotRun(Option<Arc<NotRunFn>>);
+
+type NotRunFn = dyn Fn(&dyn Any) -> bool + Send + Sync;
+
+impl NotRun {
+    pub(super) fn by<E: 'static>(is: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
+        let is = move |error: &dyn Any| error.downcast_ref().is_some_and(&is);
+        Self(Some(Arc::new(is)))
+    }
+
+    pub(super) fn is<E: 'static>(&self, error: &E) -> bool {
+        self.0.as_ref().is_some_and(|is| is(error))
+    }
+}
+
+impl fmt::Debug for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NotRun")
+    }
 }
 
 /// Format of refusals.
@@ -108,11 +133,17 @@ impl Config {
 
     /// Response to a request that the layer refuses.
     pub(super) fn refuse<B: From<Bytes>>(&self, refusal: Refusal) -> Response<B> {
-        if let Refusal::Grpc(media_type) = &refusal {
-            let media_type = media_type.clone();
-            return grpc::refusal(refusal.into(), media_type);
+        let media_type = match &refusal {
+            Refusal::Grpc(media_type) => Some(media_type.clone()),
+            _ => None,
+        };
+        let problem = Problem::from(refusal);
+        self.idem
+            .count_refused(&self.operation, problem.kind().slug());
+        match media_type {
+            Some(media_type) => grpc::refusal(problem, media_type),
+            None => self.problem(problem),
         }
-        self.problem(refusal)
     }
 
     /// Problem as a response, with the URL of the policy page.

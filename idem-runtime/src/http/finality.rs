@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::StatusCode;
 use http::header::RETRY_AFTER;
 use http::response::Parts;
+use http::{Request, StatusCode};
 
 use super::problem::Problem;
 use crate::engine::ErrorKind;
@@ -20,6 +20,7 @@ use crate::record::OnCrash;
 /// | 307, 308 | [`Transient`](ErrorKind::Transient): the client must send the request to another URL, so nothing was done here |
 /// | 4xx | terminal: the same request would get the same response again |
 /// | 401, 407, 421, 425, 429, and any 4xx with `Retry-After` | transient: the reason is not the request itself, so the same request may be accepted later |
+/// | 405, 413, 414, 415, 426, 431, and a 404 of axum for a path without a route | transient: the reason is how the service is deployed, so the same request may be accepted after a deployment. Routers, extractors and limits respond so before a handler runs |
 /// | 408, 423, 5xx | [`Unknown`](ErrorKind::Unknown): a retry may be accepted, but the request may have been carried out in part |
 ///
 /// Transient and unknown responses release their key, so that a retry runs the handler again. Under
@@ -36,7 +37,16 @@ pub fn finality(response: &Parts) -> ErrorKind {
         | StatusCode::PROXY_AUTHENTICATION_REQUIRED
         | StatusCode::MISDIRECTED_REQUEST
         | StatusCode::TOO_EARLY
-        | StatusCode::TOO_MANY_REQUESTS => ErrorKind::Transient,
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::METHOD_NOT_ALLOWED
+        | StatusCode::PAYLOAD_TOO_LARGE
+        | StatusCode::URI_TOO_LONG
+        | StatusCode::UNSUPPORTED_MEDIA_TYPE
+        | StatusCode::UPGRADE_REQUIRED
+        | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => ErrorKind::Transient,
+        StatusCode::NOT_FOUND if response.extensions.get::<Unrouted>().is_some() => {
+            ErrorKind::Transient
+        }
         status if status.is_client_error() && response.headers.contains_key(RETRY_AFTER) => {
             ErrorKind::Transient
         }
@@ -44,6 +54,25 @@ pub fn finality(response: &Parts) -> ErrorKind {
             ErrorKind::Terminal
         }
         _ => ErrorKind::Unknown,
+    }
+}
+
+/// Extension of the response to a request for which axum has no route. A 404 is then the router's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unrouted;
+
+/// True if a router of axum found no route for the request.
+pub(super) fn is_unrouted<B>(request: &Request<B>) -> bool {
+    #[cfg(feature = "axum")]
+    {
+        use axum::extract::{MatchedPath, OriginalUri};
+        let extensions = request.extensions();
+        extensions.get::<OriginalUri>().is_some() && extensions.get::<MatchedPath>().is_none()
+    }
+    #[cfg(not(feature = "axum"))]
+    {
+        let _ = request;
+        false
     }
 }
 
@@ -65,7 +94,7 @@ impl Finality {
     pub(super) fn every_status() -> Self {
         Self {
             of: Arc::new(|_| ErrorKind::Terminal),
-            described: "Responses with every status are stored.",
+            described: "Responses with every status but 426 are stored.",
         }
     }
 
@@ -77,6 +106,8 @@ impl Finality {
             Some(_) => ErrorKind::Unknown,
             // An upgraded connection cannot be replayed under any policy.
             None if response.status.is_informational() => ErrorKind::Unknown,
+            // Without `Upgrade`, which belongs to one connection, a replay would be malformed.
+            None if response.status == StatusCode::UPGRADE_REQUIRED => ErrorKind::Transient,
             None => (self.of)(response),
         };
         match kind {
@@ -90,8 +121,9 @@ impl Default for Finality {
     fn default() -> Self {
         Self {
             of: Arc::new(finality),
-            described: "Responses with status 2xx, 3xx and 4xx are stored, except 307, 308, 401, 407, 408, 421, 423, 425 \
-                        and 429, and any 4xx with Retry-After. After any other response a retry is carried out again.",
+            described: "Responses with status 2xx, 3xx and 4xx are stored, except 307, 308, 401, 405, 407, 408, 413, 414, \
+                        415, 421, 423, 425, 426, 429 and 431, a 404 for an unknown path, and any 4xx with Retry-After. \
+                        After any other response a retry is carried out again.",
         }
     }
 }

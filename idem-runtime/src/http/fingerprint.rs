@@ -1,5 +1,7 @@
 //! Fingerprint of an HTTP request: two requests with the same key must have the same fingerprint.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, request};
@@ -39,7 +41,8 @@ pub(super) fn of(
     let (method, uri) = (parts.method.as_str(), original_uri(parts));
     let (path, query) = (uri.path(), ignored.strip(uri.query()));
     let query = query.as_deref();
-    let content_type = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let content_type = content_type(&parts.headers);
+    let content_type = content_type.as_deref();
     let coding = content_coding(&parts.headers);
     let json = JsonWithout {
         text: body,
@@ -68,6 +71,19 @@ fn original_uri(parts: &request::Parts) -> &http::Uri {
     &parts.uri
 }
 
+/// `Content-Type` as it was sent. A request should have one; several are joined by a byte that no header value has, so
+/// that they equal no single one.
+fn content_type(headers: &HeaderMap) -> Option<Cow<'_, [u8]>> {
+    let mut values = headers
+        .get_all(CONTENT_TYPE)
+        .iter()
+        .map(HeaderValue::as_bytes);
+    let first = Cow::Borrowed(values.next()?);
+    Some(values.fold(first, |all, value| {
+        Cow::Owned([all.as_ref(), b"\n", value].concat())
+    }))
+}
+
 /// Content codings of the body in lower case, each followed by a comma. Empty if the body is not encoded.
 fn content_coding(headers: &HeaderMap) -> Vec<u8> {
     let mut codings = Vec::new();
@@ -84,11 +100,25 @@ fn content_coding(headers: &HeaderMap) -> Vec<u8> {
 }
 
 /// Media type `application/json` or `…+json` in lower case, with its parameters except `charset`, which has no meaning
-/// for JSON (RFC 8259 §11). None for any other media type.
+/// for JSON (RFC 8259 §11). None for any other media type, and for several.
 fn json_type(content_type: &[u8]) -> Option<Vec<u8>> {
-    let mut parts = content_type
-        .split(|byte| *byte == b';')
-        .map(<[u8]>::trim_ascii);
+    if content_type.contains(&b'\n') {
+        return None;
+    }
+    let mut is_quoted = false;
+    let mut is_escaped = false;
+    // A parameter may have a `;` in a quoted string (RFC 9110 §5.6.4, §5.6.6).
+    let separates = |byte: &u8| {
+        match (*byte, is_quoted) {
+            _ if is_escaped => is_escaped = false,
+            (b'\\', true) => is_escaped = true,
+            (b'"', _) => is_quoted = !is_quoted,
+            (b';', false) => return true,
+            _ => {}
+        }
+        false
+    };
+    let mut parts = content_type.split(separates).map(<[u8]>::trim_ascii);
     let mut kind = parts.next()?.to_ascii_lowercase();
     if kind != b"application/json" && !kind.ends_with(b"+json") {
         return None;
@@ -119,6 +149,42 @@ mod tests {
         let ignored = Ignored::default();
         let fingerprint = of(&parts, &body.into(), &ignored, false).unwrap();
         hex::encode(&fingerprint.digest.hash())
+    }
+
+    /// Members of these pairs were one request once.
+    #[test]
+    fn a_quoted_semicolon_and_a_second_content_type_make_another_request() {
+        let json = |types: &[&str]| {
+            let headers: Vec<_> = types.iter().map(|it| ("content-type", *it)).collect();
+            hashed("POST", "/", &headers, "{}")
+        };
+        for (one, other) in [
+            (
+                [r#"application/json; profile="a;charset=x""#].as_slice(),
+                [r#"application/json; profile="a;charset=y""#].as_slice(),
+            ),
+            (
+                &[r#"application/json; profile="\";charset=x""#],
+                &[r#"application/json; profile="\";charset=y""#],
+            ),
+            (
+                &["application/json"],
+                &["application/json", "application/x+json"],
+            ),
+            (
+                &["application/json", "text/plain"],
+                &["application/json", "text/html"],
+            ),
+            (&["text/plain"], &["text/plain", "text/html"]),
+            (&["text/plain, text/html"], &["text/plain", "text/html"]),
+        ] {
+            assert_ne!(json(one), json(other), "{one:?} and {other:?}");
+        }
+        let plain = json(&["application/json; profile=\"a;b\""]);
+        assert_eq!(
+            plain,
+            json(&["Application/JSON ;charset=\"x;y\"; profile=\"a;b\""])
+        );
     }
 
     /// A retry may reach a later build, so these bytes never change. They were computed from hand-written CBOR in

@@ -10,14 +10,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 use tracing::Instrument as _;
 
-use super::admission::AdmittedRequest;
-use super::body::{Body, Collected, collect};
+use super::admission::{Admission, AdmittedRequest, GuardedBy, content_length};
+use super::body::{Body, Collected, Read, collect};
 use super::config::Config;
+use super::finality::{self, Unrouted};
 use super::header::{IDEMPOTENT_REPLAYED, InvalidKeyHeader};
 use super::refusal::Refusal;
 use super::stored;
@@ -29,7 +30,7 @@ use crate::record::OnCrash;
 
 /// One call of the inner service, made at most once for its key.
 pub(super) struct GuardedCall<S, ReqBody> {
-    /// Instance that was polled for readiness.
+    /// Instance that is made ready after the claim.
     pub(super) inner: S,
     pub(super) config: Arc<Config>,
     pub(super) request: Request<ReqBody>,
@@ -43,7 +44,7 @@ type GuardedResult<ResBody, E> = Result<FinalResponse<ResBody>, NotStored<ResBod
 /// Response that the engine stores, or has replayed.
 struct FinalResponse<ResBody: HttpBody> {
     response: Response<Body<ResBody>>,
-    /// Stored form of the response. None if it is too long or is a replay.
+    /// Stored form of the response. None if it is too long, was cut off, or is a replay.
     encoded: Option<Vec<u8>>,
 }
 
@@ -53,6 +54,8 @@ enum NotStored<ResBody: HttpBody, E> {
     Refused(Error),
     /// The handler's response is not final.
     Response(Response<Body<ResBody>>, ErrorKind),
+    /// The inner service failed before the request was passed to it.
+    NotReady(E),
     /// The inner service returned an error.
     Service(E),
 }
@@ -84,19 +87,24 @@ where
     /// Admits the request, claims its key, and runs the handler if the claim is granted.
     pub(super) async fn respond(self) -> Result<Response<Body<ResBody>>, S::Error> {
         let Self {
-            inner,
+            mut inner,
             config,
             request,
             key,
         } = self;
-        let admitted = match AdmittedRequest::admit(&config, request, key).await {
-            Ok(admitted) => admitted,
+        let admitted = match Admission::of(&config, request, key).await {
+            Ok(Admission::New(admitted)) => admitted,
+            Ok(Admission::Guarded(request)) => {
+                poll_fn(|cx| inner.poll_ready(cx)).await?;
+                let response = inner.call(request.map(Body::passed)).await?;
+                return Ok(response.map(Body::passed));
+            }
             Err(refusal) => return Ok(config.refuse(refusal)),
         };
         match Self::execute(inner, Arc::clone(&config), admitted).await {
             Ok(Ok(stored)) => Ok(stored.response),
             Ok(Err(NotStored::Response(response, _))) => Ok(response),
-            Ok(Err(NotStored::Service(error))) => Err(error),
+            Ok(Err(NotStored::NotReady(error) | NotStored::Service(error))) => Err(error),
             Ok(Err(NotStored::Refused(error))) => Ok(config.problem(error)),
             Err(TaskFailure::Panicked(panic)) => std::panic::resume_unwind(panic),
             Err(TaskFailure::Cancelled) => Ok(config.refuse(Refusal::ShuttingDown)),
@@ -144,7 +152,7 @@ where
                 None => claiming.await,
             };
             let outcome = match claimed {
-                Ok(running) => Self::run(inner, &config, running, request).await,
+                Ok(running) => Self::run(inner, config, running, request).await,
                 Err(outcome) => outcome,
             };
             drop((permit, counted));
@@ -160,21 +168,32 @@ where
     /// Runs the handler, and settles its claim.
     async fn run(
         mut inner: S,
-        config: &Config,
+        config: Arc<Config>,
         mut running: Running<FinalResponse<ResBody>, NotStored<ResBody, S::Error>>,
         mut request: Request<Body<ReqBody>>,
     ) -> GuardedResult<ResBody, S::Error> {
         let attempt = running.attempt();
         request.extensions_mut().insert(attempt.clone());
-        running.begin();
+        request
+            .extensions_mut()
+            .insert(GuardedBy(Arc::clone(&config)));
+        let is_unrouted = finality::is_unrouted(&request);
         let handler = async {
-            let response = inner.call(request).await.map_err(NotStored::Service)?;
-            collect_final(config, &attempt, response).await
+            poll_fn(|cx| inner.poll_ready(cx))
+                .await
+                .map_err(NotStored::NotReady)?;
+            let mut response = inner.call(request).await.map_err(NotStored::Service)?;
+            if is_unrouted {
+                response.extensions_mut().insert(Unrouted);
+            }
+            collect_final(&config, &attempt, response).await
         };
         let outcome = running.drive(handler).await;
         let finish = running.finish(outcome, |error| match error {
             NotStored::Response(_, kind) => *kind,
+            NotStored::NotReady(_) => ErrorKind::Transient,
             NotStored::Service(_) if config.on_crash == OnCrash::Rerun => ErrorKind::Transient,
+            NotStored::Service(error) if config.not_run.is(error) => ErrorKind::Transient,
             NotStored::Service(_) | NotStored::Refused(_) => ErrorKind::Unknown,
         });
         finish.await
@@ -201,11 +220,17 @@ where
     }
     let any_room = |_| Ok::<(), Infallible>(());
     match collect(body, config.max_response_bytes, any_room).await {
-        Collected::All(bytes, trailers) => {
-            let encoded = config.allowed.write(parts.status, &parts.headers, &bytes);
+        Collected::All(Read {
+            bytes, trailers, ..
+        }) => {
+            // A response of another length was cut off on its way here, for example from a server behind a gateway.
+            let is_whole = has_no_body(parts.status)
+                || content_length(&parts.headers).is_none_or(|it| it == bytes.len() as u64);
+            let encoded =
+                is_whole.then(|| config.allowed.write(parts.status, &parts.headers, &bytes));
             Ok(FinalResponse {
                 response: Response::from_parts(parts, Body::read(bytes, trailers)),
-                encoded: Some(encoded),
+                encoded,
             })
         }
         // The status says that the work is done. The handler must not run again, although its response is not stored.
@@ -215,6 +240,11 @@ where
         }),
         Collected::NoRoom(never) => match never {},
     }
+}
+
+/// True for statuses whose responses have no body, and may have the `Content-Length` of another response.
+fn has_no_body(status: StatusCode) -> bool {
+    status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
 /// Sets how long the response is stored. The work is done, so a failure must not end the request.

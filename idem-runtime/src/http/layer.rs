@@ -9,7 +9,7 @@ use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, COOKIE, HOST, 
 use http::{Method, Response, Uri, request, response};
 use tower_layer::Layer;
 
-use super::config::{Config, ProblemFormat};
+use super::config::{Config, NotRun, ProblemFormat};
 use super::drain::{Drain, Limits};
 use super::finality::Finality;
 use super::header::IDEMPOTENCY_KEY;
@@ -131,8 +131,9 @@ impl LayerBuilder {
                 member_digests: false,
                 required: true,
                 finality: Finality::default(),
+                not_run: NotRun::default(),
                 allowed: Allowed::default(),
-                max_request_bytes: 1024 * 1024,
+                max_request_bytes: 2 * 1024 * 1024,
                 body_timeout: Duration::from_secs(30),
                 limits: Limits {
                     running: 1024,
@@ -269,7 +270,37 @@ impl LayerBuilder {
         self
     }
 
-    /// Stores every response, server errors included, as version 1 of Stripe's API does.
+    /// Sets which errors of the inner service prove that the handler did not run, such as those of load shedding. Their
+    /// key is released, also under [`refuse`](Self::refuse), where any other error interrupts it. `E` is the error type of
+    /// the inner service.
+    ///
+    /// An error before the request is passed on, while the inner service is not ready, releases the key without this.
+    ///
+    /// ```
+    /// # use idem_runtime::http::LayerBuilder;
+    /// # #[derive(Debug)]
+    /// # struct Overloaded;
+    /// # impl std::fmt::Display for Overloaded {
+    /// #     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { Ok(()) }
+    /// # }
+    /// # impl std::error::Error for Overloaded {}
+    /// type BoxError = Box<dyn std::error::Error + Send + Sync>;
+    ///
+    /// fn with_load_shedding(builder: LayerBuilder) -> LayerBuilder {
+    ///     // `Overloaded` is `tower::load_shed::error::Overloaded`.
+    ///     builder.refuse().not_run(|error: &BoxError| error.is::<Overloaded>())
+    /// }
+    /// ```
+    pub fn not_run<E: 'static>(
+        mut self,
+        proves: impl Fn(&E) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.config.not_run = NotRun::by(proves);
+        self
+    }
+
+    /// Stores every response, server errors included, as version 1 of Stripe's API does. Only 426 and informational
+    /// responses are not stored: they belong to their connection.
     pub fn store_every_status(mut self) -> Self {
         self.config.finality = Finality::every_status();
         self
@@ -277,7 +308,7 @@ impl LayerBuilder {
 
     /// Stores this response header too. The headers that are stored by default are `Accept`, `Accept-Encoding`, `Accept-Patch`, `Allow`,
     /// `Cache-Control`, `Content-Digest`, `Content-Disposition`, `Content-Encoding`, `Content-Language`,
-    /// `Content-Location`, `Content-Type`, `ETag`, `Expires`, `Last-Modified`, `Link`, `Location`, `Repr-Digest`, `Vary`,
+    /// `Content-Location`, `Content-Range`, `Content-Type`, `ETag`, `Expires`, `Last-Modified`, `Link`, `Location`, `Repr-Digest`, `Vary`,
     /// and those that restrict what a browser does with the body: `Content-Security-Policy`, `Cross-Origin-Embedder-Policy`,
     /// `Cross-Origin-Opener-Policy` and `Permissions-Policy`, each also as `...-Report-Only`,
     /// `Cross-Origin-Resource-Policy`, `Document-Policy`, `Origin-Agent-Cluster`, `Referrer-Policy`,
@@ -291,7 +322,8 @@ impl LayerBuilder {
         self
     }
 
-    /// Sets the maximum length of a request body, in bytes. The body is read before the handler runs. Default: 1 MiB.
+    /// Sets the maximum length of a request body, in bytes. The body is read before the handler runs. Default: 2 MiB,
+    /// as in axum.
     pub fn max_request_bytes(mut self, bytes: usize) -> Self {
         self.config.max_request_bytes = bytes;
         self

@@ -18,11 +18,18 @@ pub(super) enum Refusal {
     NoPrincipal,
     BodyTooLarge(usize),
     BodyUnreadable,
+    /// The body's length is not that of its `Content-Length`.
+    WrongLength {
+        length: u64,
+        arrived: usize,
+    },
     BodyTimeout(Duration),
     NoFingerprint(FingerprintError),
     /// A gRPC call, with its media type.
     Grpc(HeaderValue),
     Full(Full),
+    /// Another layer with the same operation holds the claim of the request.
+    OtherLayer,
     ShuttingDown,
 }
 
@@ -58,6 +65,13 @@ impl From<Refusal> for Problem {
                 ProblemKind::BodyUnreadable,
                 "the body ended before it was complete, so the request was not run",
             ),
+            Refusal::WrongLength { length, arrived } => Self::new(
+                ProblemKind::BodyUnreadable,
+                format!(
+                    "{arrived} bytes of the body arrived, but its `Content-Length` is {length}, so the request was not \
+                     run; send the whole body with the same key, and remove the header wherever the body is changed"
+                ),
+            ),
             Refusal::BodyTimeout(limit) => Self::new(
                 ProblemKind::BodyTimeout,
                 format!(
@@ -77,6 +91,14 @@ impl From<Refusal> for Problem {
                 "the service runs as many requests as it can; send this one again with the same key",
             )
             .retryable_after(soon),
+            Refusal::OtherLayer => Self::new(
+                ProblemKind::Misconfigured,
+                "the service is misconfigured; its log has the details",
+            )
+            .because(
+                "two idempotency layers with the same operation are on one route; give each layer a name of its own, or \
+                 apply only one",
+            ),
             Refusal::ShuttingDown => Self::new(
                 ProblemKind::LeaseLost,
                 "the process shut down while it ran the request; send it again with the same key",

@@ -54,11 +54,11 @@ where
         if !config.required && matches!(key, Ok(None)) {
             return ResponseFuture::passed(self.inner.call(request.map(Body::passed)));
         }
-        // Only this instance was polled for readiness. The clone was not, so it stays here for the next request.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
+        // Drops the instance that is ready, with what it has reserved, such as a place of a concurrency limit. Otherwise
+        // a body that never arrives would hold the reservation, and so would a replay.
+        self.inner = self.inner.clone();
         let guarded = GuardedCall {
-            inner,
+            inner: self.inner.clone(),
             config: Arc::clone(config),
             request,
             key,

@@ -20,14 +20,14 @@ const TAG: &str = "http/1";
 /// Response headers that are stored by default:
 ///
 /// - Headers that describe the body, or link to the created resource.
-/// - Headers that a 405 and a 415 must have (RFC 9110 §15.5.6, §15.5.16).
+/// - Headers that a 206, a 405 and a 415 must have (RFC 9110 §15.3.7, §15.5.6, §15.5.16).
 /// - Headers that restrict what a browser does with the body. Without `Content-Security-Policy`, a replayed page would
 ///   run scripts that the first response blocked. These headers are the same for every client.
 ///
 /// Outer layers add the following headers, also to replays: `Access-Control-*` and `Timing-Allow-Origin`, which answer
 /// one client's `Origin`; `Strict-Transport-Security`, `Report-To` and `NEL`, which describe the host; and
 /// `Clear-Site-Data`, which is an action on one client at one moment.
-const STORED: [HeaderName; 37] = [
+const STORED: [HeaderName; 38] = [
     header::ACCEPT,
     header::ACCEPT_ENCODING,
     HeaderName::from_static("accept-patch"),
@@ -38,6 +38,7 @@ const STORED: [HeaderName; 37] = [
     header::CONTENT_ENCODING,
     header::CONTENT_LANGUAGE,
     header::CONTENT_LOCATION,
+    header::CONTENT_RANGE,
     header::CONTENT_SECURITY_POLICY,
     header::CONTENT_SECURITY_POLICY_REPORT_ONLY,
     header::CONTENT_TYPE,

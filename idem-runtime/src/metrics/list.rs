@@ -82,6 +82,8 @@ metrics! {
         "Age of the oldest message that waits for delivery, when a relay last counted them.";
     CACHE: Counter "idem_cache_lookups_total" ["result"] Count
         "Claims that a cache answered (hit) or sent to its store (miss).";
+    REFUSED: Counter "idem_http_refused_total" ["operation", "problem"] Count
+        "Requests that an HTTP layer refused before their key was claimed, by problem.";
     CIRCUIT: Gauge "idem_cache_circuits_open" ["action"] Count
         "Caches of this process that do without Redis because it failed.";
 }

@@ -125,6 +125,14 @@ impl OperationMetrics {
         count(&self.0.calls[outcome as usize], 1);
     }
 
+    /// Counts a request that an HTTP layer refused before its key was claimed.
+    #[cfg(feature = "http")]
+    pub(crate) fn count_refused(self, problem: &'static str) {
+        let mut labels: Vec<_> = self.0.claim.labels().cloned().collect();
+        labels.push(Label::from_static_parts("problem", problem));
+        count(&Key::from_parts(list::REFUSED, labels), 1);
+    }
+
     pub(crate) fn start(self, timed: Timed) -> Timer {
         self.start_at(timed, Instant::now())
     }

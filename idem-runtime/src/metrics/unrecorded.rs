@@ -16,6 +16,9 @@ impl OperationMetrics {
 
     pub(crate) fn count(self, _: CallOutcome) {}
 
+    #[cfg(feature = "http")]
+    pub(crate) fn count_refused(self, _problem: &'static str) {}
+
     pub(crate) fn start(self, _: Timed) -> Timer {
         Timer
     }

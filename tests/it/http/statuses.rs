@@ -41,11 +41,12 @@ async fn twice(server: &Server, path: &str) -> [Answer; 2] {
     ]
 }
 
-const STORED: [u16; 17] = [
-    200, 201, 202, 204, 301, 302, 303, 400, 402, 403, 404, 409, 410, 412, 413, 422, 451,
+const STORED: [u16; 16] = [
+    200, 201, 202, 204, 301, 302, 303, 400, 402, 403, 404, 409, 410, 412, 422, 451,
 ];
-const RELEASED: [u16; 15] = [
-    307, 308, 401, 407, 408, 421, 423, 425, 429, 500, 501, 502, 503, 504, 599,
+const RELEASED: [u16; 20] = [
+    307, 308, 401, 405, 407, 408, 413, 414, 415, 421, 423, 425, 429, 431, 500, 501, 502, 503, 504,
+    599,
 ];
 
 #[tokio::test]
@@ -62,7 +63,7 @@ async fn final_statuses_are_replayed() {
 /// RFC 9110 §15.5.6: a 405 has the allowed methods, and so does its replay.
 #[tokio::test]
 async fn a_replayed_405_has_the_allowed_methods() {
-    let server = server(&Effects::default(), |layer| layer).await;
+    let server = server(&Effects::default(), LayerBuilder::store_every_status).await;
     let [first, second] = [(); 2].map(|()| {
         let request = client::Request::new("PATCH", "/refunds").key("k");
         server.send(request)
@@ -113,6 +114,101 @@ async fn a_policy_may_store_every_status() {
         assert_eq!((first.status, second.status), (status, status));
         assert!(second.is_replayed(), "{status}");
     }
+}
+
+/// RFC 9110 §15.5.22: a 426 has `Upgrade`, which belongs to one connection.
+#[tokio::test]
+async fn a_426_is_stored_under_no_policy() {
+    for every in [false, true] {
+        let effects = Effects::default();
+        let server = start(&effects, |layer| match every {
+            true => layer.store_every_status(),
+            false => layer.refuse(),
+        });
+        let [_, second] = twice(&server.await, "/426/none").await;
+        assert_eq!((second.status, second.text()), (426, "2"));
+    }
+}
+
+/// RFC 9110 §15.3.7: a 206 has `Content-Range`, and so does its replay.
+#[tokio::test]
+async fn a_replayed_206_has_its_range() {
+    let part = async || {
+        let range = [("content-range", "bytes 0-1/3")];
+        (StatusCode::PARTIAL_CONTENT, range, "ab")
+    };
+    let layer = builder(&idem()).build().unwrap();
+    let server = Server::start(Router::new().route("/206/none", post(part)).layer(layer)).await;
+    let [_, second] = twice(&server, "/206/none").await;
+    assert!(second.is_replayed());
+    assert_eq!((second.status, second.text()), (206, "ab"));
+    assert_eq!(second.header("content-range"), Some("bytes 0-1/3"));
+}
+
+/// What no handler has answered, the next build may answer. A retry across the deployment runs, under `refuse` as well.
+#[tokio::test]
+async fn a_response_of_the_router_is_not_stored() {
+    for refuse in [false, true] {
+        let (idem, effects) = (idem(), Effects::default());
+        let deploy = |router: Router| {
+            let layer = match refuse {
+                true => builder(&idem).refuse(),
+                false => builder(&idem),
+            };
+            Server::start(router.layer(layer.build().unwrap()))
+        };
+        let requests = [
+            post_to("/charges").key("a").body("5"),
+            client::Request::new("PATCH", "/charges").key("b").body("5"),
+            post_to("/api/charges").key("c").body("5"),
+        ];
+        let before = Router::new()
+            .route("/refunds", post(async || ()))
+            .nest("/api", Router::new().route("/refunds", post(async || ())));
+        let before = deploy(before).await;
+        for request in &requests {
+            for _ in 0..2 {
+                let answer = before.send(request.clone()).await;
+                assert_eq!(answer.status, 404);
+                assert!(!answer.is_replayed());
+            }
+        }
+        let without_patch = deploy(Router::new().route("/charges", post(async || ()))).await;
+        let answer = without_patch.send(requests[1].clone()).await;
+        assert_eq!(answer.status, 405);
+
+        let after = deploy(charges(&effects).nest("/api", charges(&effects))).await;
+        for request in &requests {
+            for replayed in [false, true] {
+                let answer = after.send(request.clone()).await;
+                assert_eq!((answer.status, answer.is_replayed()), (201, replayed));
+            }
+        }
+        assert_eq!(effects.count(), 3);
+    }
+}
+
+/// A fallback is a handler like any other, except for its 404.
+#[tokio::test]
+async fn a_response_of_a_fallback_is_stored() {
+    let effects = Effects::default();
+    let seen = effects.clone();
+    let fallback = move |request: Request| {
+        let number = seen.happen();
+        async move {
+            match request.uri().path() {
+                "/missing" => StatusCode::NOT_FOUND.into_response(),
+                _ => number.to_string().into_response(),
+            }
+        }
+    };
+    let layer = builder(&idem()).build().unwrap();
+    let server = Server::start(Router::new().fallback(fallback).layer(layer)).await;
+    let [_, second] = twice(&server, "/charges").await;
+    assert!(second.is_replayed());
+    let [_, second] = twice(&server, "/missing").await;
+    assert!(!second.is_replayed());
+    assert_eq!(effects.count(), 3);
 }
 
 #[tokio::test]
