@@ -15,7 +15,7 @@ const STORES: [(&str, &str); 4] = [
 
 /// Files that name three stores, and that no new store need touch. They are about those stores, and the list says where
 /// the particulars of another one go.
-const PARTICULAR: [(&str, &str); 26] = [
+const PARTICULAR: [(&str, &str); 25] = [
     (
         "idem-cli/src/target.rs",
         "the addresses that the command opens",
@@ -58,10 +58,6 @@ const PARTICULAR: [(&str, &str); 26] = [
         "open transactions in each dialect",
     ),
     ("tests/events/printed.rs", "what drivers print"),
-    (
-        "tests/histories/src/places.rs",
-        "private servers behind proxies",
-    ),
     ("tests/it/connect.rs", "errors of connecting to each server"),
     ("tests/it/disk.rs", "full disks of each server"),
     (
