@@ -6,6 +6,7 @@ mod curl;
 mod cut;
 mod disconnects;
 mod extract;
+pub(crate) mod frames;
 mod handlers;
 mod hostile;
 mod layer;

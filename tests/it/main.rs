@@ -15,7 +15,6 @@ mod console;
 mod disk;
 mod engine;
 mod fingerprint;
-mod frames;
 mod http;
 mod idempotent;
 mod imposter;

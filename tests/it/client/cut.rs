@@ -15,7 +15,7 @@ use tokio::task::{self, JoinHandle};
 
 use super::server::{Answer, say};
 use super::{Server, client, quick, sent};
-use crate::frames::{self, Cut, END_HEADERS, END_STREAM, Frame, NO_ERROR};
+use crate::http::frames::{self, Cut, END_HEADERS, END_STREAM, Frame, NO_ERROR};
 
 const RECEIPT: &str = r#"{"receipt":"500 cents, for bob"}"#;
 

@@ -14,8 +14,8 @@ use idem_tests::until;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
+use super::frames::{self, Cut, END_HEADERS, END_STREAM, Frame, NO_ERROR};
 use super::*;
-use crate::frames::{self, Cut, END_HEADERS, END_STREAM, Frame, NO_ERROR};
 
 /// Body of the requests. Each of its beginnings is a valid form.
 const FORM: &str = "to=bob&amount=1000";

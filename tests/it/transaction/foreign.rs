@@ -100,7 +100,7 @@ async fn nothing_is_acknowledged_in_them<S: Sql>(place: Place<S>) {
     }
 }
 
-/// The application drops futures of `begin` on the shared pool, see <https://github.com/launchbadge/sqlx/issues/4385>.
+/// The application drops futures of `begin` on the shared pool. sqlx counts a transaction only after the server's answer.
 async fn a_begin_that_is_dropped_takes_no_call_along<S: Sql>(place: Place<S>) {
     let home = place.home().await.unwrap();
     let elsewhere = Idem::new(S::over(&home));

@@ -11,7 +11,7 @@ use crate::guardian::Guardian;
 use crate::options::Options;
 use crate::programs::Programs;
 use crate::release::Release;
-use crate::{binaries, galera_node, my_sql, patroni, pg_bouncer, rabbit_mq, sentinel_node};
+use crate::{binaries, galera_node, my_sql, patroni_node, pg_bouncer, rabbit_mq, sentinel_node};
 
 /// Time limit for a server's start, including crash recovery.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -183,8 +183,8 @@ impl Kind {
             }
             Self::MySql => std::fs::write(outside.join("init.sql"), my_sql::INIT)?,
             Self::PatroniNode => {
-                let text = patroni::configuration(outside, port, options)?;
-                std::fs::write(outside.join(patroni::CONFIGURATION), text)?;
+                let text = patroni_node::configuration(outside, port, options)?;
+                std::fs::write(outside.join(patroni_node::CONFIGURATION), text)?;
             }
             _ => {}
         }
@@ -325,7 +325,9 @@ impl Kind {
             // The settings of these are in a file.
             Self::PgBouncer { .. } => return vec![format!("{directory}/pgbouncer.ini")],
             Self::Sentinel => return sentinel_node::arguments(&directory.to_string()),
-            Self::PatroniNode => return vec![format!("{directory}/{}", patroni::CONFIGURATION)],
+            Self::PatroniNode => {
+                return vec![format!("{directory}/{}", patroni_node::CONFIGURATION)];
+            }
             Self::RabbitMq => return Vec::new(),
         };
         let own = options.settings.iter();

@@ -16,6 +16,7 @@ mod kind;
 mod my_sql;
 mod options;
 mod patroni;
+mod patroni_node;
 mod pg_bouncer;
 mod port;
 mod programs;

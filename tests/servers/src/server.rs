@@ -119,7 +119,7 @@ impl Server {
         Self::new(Kind::Etcd, options)
     }
 
-    /// Starts a Patroni, which starts a PostgreSQL. The options are those of its [configuration](crate::patroni).
+    /// Starts a Patroni, which starts a PostgreSQL. The options are those of its [configuration](crate::patroni_node).
     pub(crate) fn patroni_node(options: &Options) -> anyhow::Result<Self> {
         Self::new(Kind::PatroniNode, options)
     }

@@ -43,7 +43,10 @@ const PARTICULAR: [(&str, &str); 25] = [
         "tests/benches/size/database.rs",
         "a benchmark of these stores",
     ),
-    ("tests/benches/stores.rs", "a benchmark of these stores"),
+    (
+        "tests/benches/stores/main.rs",
+        "a benchmark of these stores",
+    ),
     (
         "tests/benches/stuck_index.rs",
         "a benchmark of these stores",
