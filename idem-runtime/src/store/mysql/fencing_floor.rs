@@ -37,10 +37,10 @@ pub(super) async fn raise_above(
     let statements = &store.statements;
     let answer = run(&store.pool, &statements.fencing_floor.query()).await;
     let rows = answer.map_err(error)?.rows;
-    if let Some(row) = rows.first() {
-        if row.number(0).map_err(error)? >= fencing_token.number() {
-            return Ok(());
-        }
+    if let Some(row) = rows.first()
+        && row.number(0).map_err(error)? >= fencing_token.number()
+    {
+        return Ok(());
     }
     let give_up_at = Instant::now() + PATIENCE;
     loop {
@@ -58,7 +58,7 @@ pub(super) async fn raise_above(
                     };
                 }
             }
-            Err(undone) if is_undone(&undone) => {}
+            Err(undone) if is_undone(&undone) && Instant::now() < give_up_at => {}
             Err(failed) => return Err(error(failed)),
         }
         sleep(LONGEST_PAUSE.mul_f64(random::fraction())).await;
@@ -68,10 +68,10 @@ pub(super) async fn raise_above(
 /// Raises the fencing floor, unless another transaction has locked its row. MySQL has no update that does not wait, so the
 /// row is first locked by a query that does not.
 async fn raise_now(store: &MySqlStore, fencing_token: FencingToken) -> Result<(), sqlx::Error> {
-    let statements = &store.statements;
     let mut transaction = OpenTransaction::begin(&store.pool, None).await?;
     let raised = async {
         let on = InTransaction::new(store, &mut transaction);
+        let statements = on.own_statements();
         on.execute(&statements.lock_floor.query()).await?;
         let raise = statements.raise_floor.query();
         on.execute(&raise.number(fencing_token.number())).await
