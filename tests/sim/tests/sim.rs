@@ -75,7 +75,7 @@ const FOUND_WITHIN: &[(Defect, u64)] = &[
     (Defect::ResolvesUnseen, 170),
     (Defect::PurgesUnknown, 30),
     (Defect::LosesSteps, 30),
-    (Defect::StepsOutliveGeneration, 190),
+    (Defect::StepsOutliveGeneration, 280),
     (Defect::RecoversTwice, 510),
     (Defect::CommitsRowsAlone, 30),
     (Defect::IgnoresLocks, 160),
