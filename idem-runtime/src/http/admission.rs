@@ -20,6 +20,10 @@ use crate::engine::{Attempt, Call};
 use crate::key::Key;
 
 /// A request that is not refused.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart at once, and almost always the large variant"
+)]
 pub(super) enum Admission<ReqBody: HttpBody> {
     /// The key of the request is to be claimed.
     New(AdmittedRequest<ReqBody>),

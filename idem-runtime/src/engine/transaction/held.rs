@@ -239,7 +239,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     pub(super) fn undo(self) -> Boxed<'c, Result<Option<State>, Error>> {
         Box::pin(async move {
             let attempt = self.attempt().clone();
-            let owner = self.owner.clone();
+            let owner = self.owner;
             match self.roll_back().await {
                 Ok(()) => Ok(None),
                 Err(error) => match explain(&attempt, &owner, error).await {
@@ -254,7 +254,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     /// Rolls everything back after an error. Returns the error of the call.
     async fn fail(self, error: StoreError) -> Error {
         let attempt = self.attempt().clone();
-        let owner = self.owner.clone();
+        let owner = self.owner;
         let _ = self.roll_back().await;
         explain(&attempt, &owner, error).await
     }
