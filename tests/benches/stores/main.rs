@@ -19,9 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use idem_runtime::{
-    Error, Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store, idempotent,
-};
+use idem_runtime::{Error, Idem, PostgresStore, RedisStore, SqliteStore, Store, idempotent};
 use idem_servers::{Options, Server};
 use idem_tests::ratio::{Effort, Limits, Table, is_asked_for};
 use idem_tests::slow_disk;
