@@ -11,7 +11,7 @@ use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore as _,
 };
 use idem_runtime::{MySqlStore, State, Store, StoreErrorKind};
-use idem_servers::{GaleraCluster, GroupReplication, Options, Primaries};
+use idem_servers::{GaleraCluster, GroupReplication, Options, Primaries, Server};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
@@ -48,14 +48,14 @@ struct Servers {
 impl Servers {
     fn galera() -> Self {
         let user = MySqlConnectOptions::new().username("root");
-        let ports = GALERA.nodes().iter().map(|it| it.port()).collect();
+        let ports = GALERA.nodes().iter().map(Server::port).collect();
         Self { ports, user }
     }
 
     fn group() -> Self {
         let user = MySqlConnectOptions::new();
         Self {
-            ports: GROUP.members().iter().map(|it| it.port()).collect(),
+            ports: GROUP.members().iter().map(Server::port).collect(),
             user: user.username("idem").password("secret"),
         }
     }
