@@ -65,7 +65,7 @@ pub(super) async fn a_healthy_store_has_no_problem(place: Place) {
 
 #[tokio::test]
 #[ignore = "IDEM_TEST_POSTGRES_URL and libfaketime"]
-async fn a_clock_that_differs_from_that_of_the_server_is_a_warning() {
+async fn a_clock_that_differs_from_that_of_the_server_is_a_problem() {
     let place = Place::open(places::postgres()).await;
     let mut command = Command::new(env!("CARGO_BIN_EXE_idem"));
     command
@@ -79,7 +79,7 @@ async fn a_clock_that_differs_from_that_of_the_server_is_a_warning() {
     let ran = Ran::new(command.output().unwrap());
     let ahead = ["s ahead of this machine's", "synchronise"];
     let code = ran.code.unwrap();
-    Findings::read(ran, code).expect("clock", "warning", &ahead);
+    Findings::read(ran, code).expect("clock", "problem", &ahead);
 }
 
 #[tokio::test]
