@@ -212,7 +212,8 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
             TooLarge,
             "a value is too large for the binary log; raise `max_binlog_cache_size` or lower the limit on results",
         ),
-        1205 => (
+        // The second one is MySQL's answer to a statement that does not wait.
+        1205 | 3572 => (
             Conflict,
             "another session kept the record locked for too long, or a node of Galera could not catch up with the others, \
              try again",
