@@ -67,11 +67,13 @@ pub(super) use template::{Template, declare_statements, statement_in};
 #[cfg(feature = "sqlite")]
 pub(super) use transaction::Seal;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
+pub(super) use transaction::ended;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
 pub(super) use transaction::guard;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transaction::innermost_savepoint;
 pub use transaction::{Cancellation, OpenTransaction};
-pub(super) use transaction::{Ended, InTransaction, Manager, ended, transactions};
+pub(super) use transaction::{Ended, InTransaction, Manager, transactions};
 #[cfg(feature = "mysql")]
 pub(super) use transitions::read_current;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
