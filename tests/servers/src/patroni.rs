@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 
 use crate::options::Options;
 use crate::port::free_port;
@@ -94,17 +94,15 @@ impl Patroni {
     ///
     /// That took longer than two minutes.
     pub fn wait_until_complete(&self) -> anyhow::Result<usize> {
-        const SYNCHRONOUS: &str = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = 'sync'";
         let deadline = Instant::now() + AGREEMENT_LIMIT;
         loop {
             let primary = self.primary()?;
-            let standbys = self.nodes[primary].server.query(SYNCHRONOUS);
-            if standbys.as_ref().is_ok_and(|it| it == "1") {
+            // PostgreSQL knows earlier that its standby is synchronous. Patroni promotes it only once Patroni knows, too.
+            let is_synchronous = |node: &Node| node.ask("GET", "/synchronous", "").is_ok();
+            if self.nodes.iter().any(is_synchronous) {
                 return Ok(primary);
             }
-            if Instant::now() > deadline {
-                bail!("the standby does not follow in time: {standbys:?}");
-            }
+            ensure!(Instant::now() < deadline, "the standby does not follow");
             sleep(POLL);
         }
     }
@@ -113,17 +111,11 @@ impl Patroni {
     ///
     /// # Errors
     ///
-    /// Patroni refused for too long. It does so until it knows that the standby is synchronous.
+    /// Patroni refused.
     pub fn switch_over(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + AGREEMENT_LIMIT;
         let primary = &self.nodes[self.wait_until_complete()?];
         let leader = format!("{{\"leader\": \"{}\"}}", primary.name);
-        loop {
-            match primary.ask("POST", "/switchover", &leader) {
-                Err(_) if Instant::now() < deadline => sleep(POLL),
-                done => return done,
-            }
-        }
+        primary.ask("POST", "/switchover", &leader)
     }
 
     /// Kills a node: its Patroni and its PostgreSQL. [`restart`](Self::restart) starts it again.
