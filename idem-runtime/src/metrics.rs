@@ -33,6 +33,7 @@ mod outcome;
         feature = "metrics",
         not(all(
             feature = "cache",
+            feature = "http",
             feature = "redis",
             feature = "outbox",
             any(feature = "sqlite", feature = "postgres", feature = "mysql")

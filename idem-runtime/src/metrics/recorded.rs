@@ -126,7 +126,6 @@ impl OperationMetrics {
     }
 
     /// Counts a request that an HTTP layer refused before its key was claimed.
-    #[cfg(feature = "http")]
     pub(crate) fn count_refused(self, problem: &'static str) {
         let mut labels: Vec<_> = self.0.claim.labels().cloned().collect();
         labels.push(Label::from_static_parts("problem", problem));
