@@ -184,7 +184,7 @@ impl Outbox {
     /// named after it.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) if the name is not 1 to 48 ASCII letters, digits and
+    /// [`StoreErrorKind::Schema`] if the name is not 1 to 48 ASCII letters, digits and
     /// underscores, begins with a digit, or is reserved.
     pub fn with_table(self, name: &str) -> Result<Self, StoreError> {
         let table = self.table.named(name)?;
@@ -226,7 +226,7 @@ impl Outbox {
     /// the application's own migrations.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) if a later version of this crate created the table,
+    /// [`StoreErrorKind::Schema`] if a later version of this crate created the table,
     /// and the errors of any write.
     ///
     /// # Cancel safety
@@ -238,7 +238,7 @@ impl Outbox {
     /// Compares the tables with those that this build needs, for operators. Nothing is changed.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) if a later version of this crate created the tables, and
+    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, and
     /// the errors of any read.
     ///
     /// # Cancel safety
@@ -319,7 +319,7 @@ impl Outbox {
     /// Reads a page of the audit of manual changes, the newest entries first.
     ///
     /// # Errors
-    /// The errors of any read, and [`StoreErrorKind::Other`](crate::StoreErrorKind::Other) if the cursor is not one of
+    /// The errors of any read, and [`StoreErrorKind::Other`] if the cursor is not one of
     /// this outbox.
     ///
     /// # Cancel safety

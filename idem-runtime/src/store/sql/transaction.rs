@@ -99,7 +99,7 @@ pub trait Cancellation: Database {
     /// connection refuse to commit until the caller ends its transaction.
     ///
     /// # Errors
-    /// [`Ended`] if the transaction is not the one that was begun.
+    /// The error `Ended`, if the transaction is not the one that was begun.
     fn prove(
         _connection: &mut Self::Connection,
         _depth: usize,
@@ -110,7 +110,7 @@ pub trait Cancellation: Database {
     /// Commits a transaction of the store's own.
     ///
     /// # Errors
-    /// [`Ended`] if [`prove`](Self::prove) did not check the guard, and the transaction is not the one that was begun.
+    /// The error `Ended`, if [`prove`](Self::prove) did not check the guard, and the transaction is not the one that was begun.
     fn commit(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
