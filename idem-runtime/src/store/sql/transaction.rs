@@ -110,7 +110,8 @@ pub trait Cancellation: Database {
     /// Commits a transaction of the store's own.
     ///
     /// # Errors
-    /// The error `Ended`, if [`prove`](Self::prove) did not check the guard, and the transaction is not the one that was begun.
+    /// The error `Ended`, if [`prove`](Self::prove) did not check the guard, and the transaction is not the one that was
+    /// begun.
     fn commit(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
@@ -133,10 +134,7 @@ pub trait Cancellation: Database {
         connection: &mut Self::Connection,
         _depth: usize,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
-        async {
-            Self::TransactionManager::rollback(connection).await?;
-            Ok(true)
-        }
+        Self::roll_back(connection)
     }
 
     /// Runs a statement that rolls back.
