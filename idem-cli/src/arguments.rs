@@ -100,6 +100,8 @@ pub(crate) enum Command {
     /// is a problem.
     Doctor(Doctor),
     /// Delete expired records now, and mark those that nobody can continue
+    ///
+    /// Records expire by the store's clock. Nothing is deleted while that is ahead of this machine's by more than a minute.
     Purge(Purge),
     /// Show, print or apply the migrations that the tables lack
     Migrate(Migrate),

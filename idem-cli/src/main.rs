@@ -10,6 +10,7 @@ use clap::Parser as _;
 mod arguments;
 mod bulk;
 mod change;
+mod clock;
 mod condition;
 mod doctor;
 mod duration;
@@ -127,7 +128,7 @@ async fn run(Arguments { target, command }: Arguments) -> anyhow::Result<End> {
         Command::Serve(serve) => serve::serve(&connection, &serve).await,
         Command::Migrate(migrate) => migrate::migrate(&connection, &migrate).await,
         Command::Doctor(doctor) => doctor::doctor(&connection, &doctor).await,
-        Command::Purge(purge) => purge::purge(idem, &purge).await,
+        Command::Purge(purge) => purge::purge(&connection, &purge).await,
         Command::Completions { .. } => Ok(End::Done),
     }
 }

@@ -2,23 +2,26 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use idem_runtime::store::Purged;
+use idem_runtime::store::operator::OperatorStore;
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use crate::End;
 use crate::arguments::Purge;
+use crate::clock::{A_PROBLEM, Skew};
 use crate::input::{is_confirmed, manual_change};
 use crate::output;
 use crate::stdout::outln;
-use crate::target::Handle;
+use crate::target::Connection;
 
 /// Number of records that one batch examines, as many as the service's purger does. A claim waits only milliseconds
 /// for a batch.
 const BATCH: u32 = 1_000;
 
-pub(crate) async fn purge(idem: &Handle, purge: &Purge) -> anyhow::Result<End> {
+pub(crate) async fn purge(connection: &Connection, purge: &Purge) -> anyhow::Result<End> {
+    refuse_a_clock_that_is_ahead(&*connection.store).await?;
     let change = "delete all records that have expired";
     if !purge.by.yes && !is_confirmed(change)? {
         outln!("nothing was deleted");
@@ -29,7 +32,7 @@ pub(crate) async fn purge(idem: &Handle, purge: &Purge) -> anyhow::Result<End> {
     progress.enable_steady_tick(Duration::from_millis(200));
     let mut all = Purged::default();
     loop {
-        let batch = idem.records().by(&by_hand).purge(BATCH).await;
+        let batch = connection.idem.records().by(&by_hand).purge(BATCH).await;
         let batch =
             batch.with_context(|| format!("deleted {} records before this", all.removed))?;
         all.removed += batch.removed;
@@ -60,4 +63,17 @@ pub(crate) async fn purge(idem: &Handle, purge: &Purge) -> anyhow::Result<End> {
         all.interrupted
     );
     Ok(End::Done)
+}
+
+/// Records expire by the store's clock. If it has jumped forward, live results seem to have expired.
+async fn refuse_a_clock_that_is_ahead(store: &dyn OperatorStore) -> anyhow::Result<()> {
+    let skew = Skew::read(store)
+        .await
+        .context("cannot read the store's clock")?;
+    ensure!(
+        !(skew.is_ahead && skew.exceeds(A_PROBLEM)),
+        "nothing was deleted: the store's clock is {skew}, so a purge could delete results that calls still need; \
+         synchronise the clocks (NTP), then purge again"
+    );
+    Ok(())
 }

@@ -65,21 +65,28 @@ pub(super) async fn a_healthy_store_has_no_problem(place: Place) {
 
 #[tokio::test]
 #[ignore = "IDEM_TEST_POSTGRES_URL and libfaketime"]
-async fn a_clock_that_differs_from_that_of_the_server_is_a_problem() {
+async fn a_store_clock_that_is_ahead_is_a_problem_and_stops_a_purge() {
     let place = Place::open(places::postgres()).await;
-    let mut command = Command::new(env!("CARGO_BIN_EXE_idem"));
-    command
-        .env("IDEM_STORE_URL", &place.url)
-        .args(&place.options)
-        .args(["doctor", "--json"])
-        // The dynamic loader replaces `$LIB` with this system's library directory.
-        .env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketime.so.1")
-        .env("FAKETIME", "-5h")
-        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    let ran = Ran::new(command.output().unwrap());
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_idem"));
+        command
+            .env("IDEM_STORE_URL", &place.url)
+            .args(&place.options)
+            .args(arguments)
+            // The dynamic loader replaces `$LIB` with this system's library directory.
+            .env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketime.so.1")
+            .env("FAKETIME", "-5h")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        Ran::new(command.output().unwrap())
+    };
+    let ran = run(&["doctor", "--json"]);
     let ahead = ["s ahead of this machine's", "synchronise"];
     let code = ran.code.unwrap();
     Findings::read(ran, code).expect("clock", "problem", &ahead);
+
+    run(&["purge", "--yes"]).expect_error(1, "nothing was deleted: the store's clock is");
+    let audit = place.idem(&["audit", "--json"]);
+    assert!(!audit.out.contains("purge"), "{audit:?}");
 }
 
 #[tokio::test]
