@@ -26,6 +26,8 @@ use exact::{Notes, Reader};
 ///   a type is decoded before it is stored, and so is the first one with a variant or without a member.
 /// - Some values of types that buffer their input (internally tagged and untagged enums, flattened fields), for example
 ///   128-bit integers. Because this depends on the type, the value is decoded once before it is stored, and compared.
+///   Where any crate of the build turns on the feature `arbitrary_precision` of serde_json, floats in such types are
+///   among them in JSON, and so are all numbers of a `serde_json::Value` in CBOR.
 ///
 /// Values that the type itself serializes identically cannot be distinguished: values that differ only in skipped fields,
 /// or in variants of an untagged enum with the same form. A replay may return either of them.

@@ -87,8 +87,10 @@
 //!
 //! JSON is a text in [`json`], or a `serde_json::Value`: null, `true` and `false`, strings as text, numbers as decimal
 //! numbers, arrays, and objects as maps. Null in an object is null, not absent. Duplicate keys in an object, half of a
-//! surrogate pair, and more than 128 levels are errors. A `Value` may have rounded a number of its text; its form has the
-//! rounded number.
+//! surrogate pair, and more than 128 levels are errors. A `Value` has rounded each number of its text that is neither an
+//! integer of 64 bits nor a double, unless any crate of the build turns on the feature `arbitrary_precision` of serde_json.
+//! Its form has the number that the `Value` has. When a deploy turns that feature on or off, a retry with such a number is
+//! refused as [`KeyReused`](crate::Error::KeyReused). The form of [`json`] and of `RawValue` does not depend on features.
 //!
 //! Other values with more than 128 levels of collections and pointers are an error too.
 //!

@@ -1,6 +1,6 @@
 //! Crates outside of the workspace, like those of users. They have the dependencies that the README adds. They run its
 //! quick start, unchanged and with the runtime crate renamed, and the test of its service. Another one is like that of an
-//! author of a store, on `idem-store` alone.
+//! author of a store, on `idem-store` alone. In another one, a dependency changes how serde_json represents numbers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,6 +70,15 @@ fn a_store_on_idem_store_alone_passes_every_case() {
 }
 
 #[test]
+fn results_and_fingerprints_hold_where_another_crate_turns_on_arbitrary_precision() {
+    let outsider = Outsider::copy("arbitrary_precision");
+    let features = outsider.cargo("tree --edges features --invert serde_json");
+    assert!(features.contains("arbitrary_precision"), "{features}");
+    let output = outsider.cargo("test");
+    assert!(output.contains("3 passed; 0 failed"), "{output}");
+}
+
+#[test]
 fn a_program_that_only_sends_keys_compiles_no_engine() {
     let tree = "tree --package idem-client --edges normal --prefix none --format {lib}";
     assert_has_only(&cargo(&workspace(), tree), "idem_client", &["idem_runtime"]);
@@ -135,6 +144,7 @@ fn cargo(folder: &Path, command: &str) -> String {
         .arg("--offline")
         .args(command.split(' '))
         .env("CARGO_TARGET_DIR", target)
+        .env("IDEM_WORKSPACE", workspace())
         .current_dir(folder)
         .output()
         .unwrap();
@@ -163,26 +173,27 @@ impl Outsider {
         Self::with_manifest(folder, &manifest)
     }
 
-    /// Copies a crate beside the tests that depends on `idem-store`.
+    /// Copies a crate beside the tests, which depends on `idem-store` or `idem-runtime`.
     fn copy(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let source = workspace().join("tests").join(name);
         for part in ["src", "tests"] {
+            let Ok(files) = fs::read_dir(source.join(part)) else {
+                continue;
+            };
             fs::create_dir(folder.path().join(part)).unwrap();
-            for file in fs::read_dir(source.join(part)).unwrap() {
+            for file in files {
                 let file = file.unwrap();
                 let copy = folder.path().join(part).join(file.file_name());
                 fs::copy(file.path(), copy).unwrap();
             }
         }
-        // An unpublished version is available only by its path.
-        let path = format!("path = {:?}, ", workspace().join("idem-store"));
-        let manifest = fs::read_to_string(source.join("Cargo.toml")).unwrap();
-        let manifest = replace(
-            &manifest,
-            "idem-store = { ",
-            &format!("idem-store = {{ {path}"),
-        );
+        let mut manifest = fs::read_to_string(source.join("Cargo.toml")).unwrap();
+        for name in ["idem-store", "idem-runtime"] {
+            // An unpublished version is available only by its path.
+            let path = format!("{name} = {{ path = {:?}, ", workspace().join(name));
+            manifest = manifest.replace(&format!("{name} = {{ "), &path);
+        }
         Self::with_manifest(folder, &manifest)
     }
 

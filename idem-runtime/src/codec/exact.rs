@@ -32,6 +32,9 @@ const LONG: usize = 4096;
 /// Types that buffer JSON do that. All `f32`s were tried.
 const ROUNDED_TWICE: u32 = 0x15ae_43fd;
 
+/// Prefix of the names by which serde_json knows its own types.
+const SERDE_JSON: &str = "$serde_json::private::";
+
 /// True if types that buffer JSON can read floats. They cannot if any crate of the build turns on the feature
 /// `arbitrary_precision` of serde_json.
 static BUFFERED_FLOATS_ARE_READ: LazyLock<bool> = LazyLock::new(|| {
@@ -289,11 +292,19 @@ impl<'n, S: Serializer> Exact<'n, S> {
         Ok(())
     }
 
-    fn name(&self, name: &'static str) {
+    #[inline]
+    fn name(&self, name: &'static str) -> Result<(), S::Error> {
         // serde_json and ciborium use such names for their own types.
         if name.starts_with(['$', '@']) {
+            if !self.notes.is_json() && name.starts_with(SERDE_JSON) {
+                return Err(self.notes.refuse(
+                    "raw JSON, and numbers of serde_json with its feature `arbitrary_precision`, are maps in CBOR, which \
+                     a build without that feature reads as objects; use codec `Json`, or a text",
+                ));
+            }
             self.notes.mark_doubtful();
         }
+        Ok(())
     }
 
     /// Enters a compound value, whose parts go to `to`.
@@ -341,7 +352,7 @@ macro_rules! compounds {
         $kind:ident $(of $name:ident)? $(form $variant:ident $index:ident)?, $bytes:expr;)*) => {$(
         #[inline]
         fn $method(self, $($argument: $type),*) -> Result<Self::$compound, S::Error> {
-            $(self.name($name);)?
+            $(self.name($name)?;)?
             $(self.notes.note_form($variant, $index);)?
             let to = self.to.$method($($argument),*);
             Self::compound(self.notes, self.place, Kind::$kind, $bytes, to)
@@ -466,7 +477,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
         index: u32,
         variant: &'static str,
     ) -> Result<S::Ok, S::Error> {
-        self.name(name);
+        self.name(name)?;
         self.notes.note_form(variant, index);
         self.text(Kind::Variant, variant);
         self.to.serialize_unit_variant(name, index, variant)
@@ -478,7 +489,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
         name: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        self.name(name);
+        self.name(name)?;
         let value = self.noted(value, self.place.role);
         self.to.serialize_newtype_struct(name, &value)
     }
@@ -490,7 +501,7 @@ impl<'n, S: Serializer> Serializer for Exact<'n, S> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        self.name(name);
+        self.name(name)?;
         self.notes.note_form(variant, index);
         self.leaf(Kind::Variant, variant.as_bytes());
         let value = self.noted(value, Role::Value);
