@@ -1,9 +1,11 @@
 //! Replies that are cut off: nothing that is visibly not whole is a success.
 
+mod proxied;
+
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use idem_runtime::client::RetryPolicy;
@@ -56,12 +58,15 @@ async fn reading_a_chunked_reply_that_is_cut_fails() {
 /// A server of HTTP/2 on which the first exchange goes wrong. All later requests, on any connection, get a whole answer.
 struct FrameServer {
     address: SocketAddr,
-    script: Arc<FirstAnswer>,
+    script: Arc<Script>,
     serving: JoinHandle<()>,
 }
 
 /// Frames of one answer on this stream.
 type Frames = fn(u32) -> Vec<Vec<u8>>;
+
+/// Answers from now on.
+type Script = Mutex<Arc<FirstAnswer>>;
 
 struct FirstAnswer {
     requests: AtomicUsize,
@@ -80,12 +85,7 @@ impl FrameServer {
     async fn start(first: Frames, cut: Option<(usize, Cut)>, later: Frames) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let script = Arc::new(FirstAnswer {
-            requests: AtomicUsize::new(0),
-            first,
-            cut,
-            later,
-        });
+        let script = Arc::new(Mutex::new(FirstAnswer::new(first, cut, later)));
         let served = Arc::clone(&script);
         let serving = tokio::spawn(async move {
             loop {
@@ -105,8 +105,24 @@ impl FrameServer {
         over_http_2().post(url).body("500 cents").send().await
     }
 
+    /// Cuts the next answer after this number of its frames.
+    fn cut_next(&self, answer: Frames, frames: usize, cut: Cut) {
+        *self.script.lock().unwrap() = FirstAnswer::new(answer, Some((frames, cut)), answer);
+    }
+
     fn requests(&self) -> usize {
-        self.script.requests.load(Ordering::SeqCst)
+        self.script.lock().unwrap().requests.load(Ordering::SeqCst)
+    }
+}
+
+impl FirstAnswer {
+    fn new(first: Frames, cut: Option<(usize, Cut)>, later: Frames) -> Arc<Self> {
+        Arc::new(Self {
+            requests: AtomicUsize::new(0),
+            first,
+            cut,
+            later,
+        })
     }
 }
 
@@ -121,7 +137,7 @@ fn over_http_2() -> ClientWithMiddleware {
     quick().client(client).unwrap().build()
 }
 
-async fn serve(mut socket: TcpStream, script: Arc<FirstAnswer>) {
+async fn serve(mut socket: TcpStream, script: Arc<Script>) {
     let mut preface = [0; frames::PREFACE.len()];
     if socket.read_exact(&mut preface).await.is_err() {
         return;
@@ -134,6 +150,7 @@ async fn serve(mut socket: TcpStream, script: Arc<FirstAnswer>) {
         if !frame.is_head() {
             continue;
         }
+        let script = Arc::clone(&script.lock().unwrap());
         let is_first = script.requests.fetch_add(1, Ordering::SeqCst) == 0;
         let answer = if is_first { script.first } else { script.later };
         let all = answer(frame.stream);

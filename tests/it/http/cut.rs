@@ -1,5 +1,7 @@
 //! Requests and responses that are cut off: nothing that is visibly not whole is run or stored.
 
+mod proxied;
+
 use std::pin::Pin;
 use std::task::{Context, Poll};
 

@@ -46,6 +46,8 @@ pub(crate) const CHROMIUM: Binary = Binary::new("chromium", "chromium");
 pub(crate) const PROMETHEUS: Binary = Binary::new("prometheus", "prometheus");
 /// Checks and tests alert rules.
 pub(crate) const PROMTOOL: Binary = Binary::new("promtool", "prometheus");
+pub(crate) const NGHTTPX: Binary = Binary::new("nghttpx", "nghttp2-proxy");
+pub(crate) const HAPROXY: Binary = Binary::new("haproxy", "haproxy");
 /// Program with which the [guardian](crate::guardian) inspects a server's processes.
 pub(crate) const PS: Binary = Binary::new("ps", "procps");
 /// Program with which a test shifts the clock of a process.
@@ -55,7 +57,7 @@ pub(crate) const PGBOUNCER: Binary = Binary::new("pgbouncer", "pgbouncer");
 /// Third-party HTTP client of the tests.
 const CURL: Binary = Binary::new("curl", "curl");
 
-const ALL: [Binary; 24] = [
+const ALL: [Binary; 26] = [
     POSTGRES,
     INITDB,
     PSQL,
@@ -76,6 +78,8 @@ const ALL: [Binary; 24] = [
     CHROMIUM,
     PROMETHEUS,
     PROMTOOL,
+    NGHTTPX,
+    HAPROXY,
     PS,
     FAKETIME,
     PGBOUNCER,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::bail;
 
 use crate::guardian::Guardian;
+use crate::http_proxy::{self, Backend};
 use crate::options::Options;
 use crate::programs::Programs;
 use crate::release::Release;
@@ -70,6 +71,8 @@ pub(crate) enum Kind {
     PatroniNode,
     ChromeDriver,
     Prometheus,
+    Nghttpx(Backend),
+    HaProxy(Backend),
 }
 
 /// Sign that a server is ready.
@@ -94,6 +97,8 @@ impl Kind {
             Self::PatroniNode => binaries::PATRONI,
             Self::ChromeDriver => binaries::CHROMEDRIVER,
             Self::Prometheus => binaries::PROMETHEUS,
+            Self::Nghttpx(_) => binaries::NGHTTPX,
+            Self::HaProxy(_) => binaries::HAPROXY,
         }
     }
 
@@ -113,7 +118,9 @@ impl Kind {
             | Self::RabbitMq
             | Self::Nats
             | Self::ChromeDriver
-            | Self::Prometheus => return Ok(Programs::Machine),
+            | Self::Prometheus
+            | Self::Nghttpx(_)
+            | Self::HaProxy(_) => return Ok(Programs::Machine),
         };
         match release.is_chosen() {
             true => release.programs(),
@@ -122,11 +129,11 @@ impl Kind {
     }
 
     /// Signal that ends the server. PostgreSQL has many processes: at `SIGQUIT` the first one ends the others
-    /// immediately. Patroni ends its PostgreSQL only if it may.
+    /// immediately. Patroni ends its PostgreSQL, and HAProxy its worker, only if they may.
     pub(crate) fn stop(self) -> &'static str {
         match self {
             Self::Postgres | Self::PostgresStandby { .. } => "QUIT",
-            Self::PatroniNode => "TERM",
+            Self::PatroniNode | Self::HaProxy(_) => "TERM",
             Self::PgBouncer { .. }
             | Self::MariaDb
             | Self::GaleraNode
@@ -137,7 +144,8 @@ impl Kind {
             | Self::Nats
             | Self::Etcd
             | Self::ChromeDriver
-            | Self::Prometheus => "KILL",
+            | Self::Prometheus
+            | Self::Nghttpx(_) => "KILL",
         }
     }
 
@@ -182,6 +190,10 @@ impl Kind {
                 std::fs::write(outside.join("sentinel.conf"), text)?;
             }
             Self::MySql => std::fs::write(outside.join("init.sql"), my_sql::INIT)?,
+            Self::HaProxy(backend) => {
+                let text = http_proxy::haproxy(port, backend);
+                std::fs::write(outside.join("haproxy.cfg"), text)?;
+            }
             Self::PatroniNode => {
                 let text = patroni_node::configuration(outside, port, options)?;
                 std::fs::write(outside.join(patroni_node::CONFIGURATION), text)?;
@@ -245,7 +257,9 @@ impl Kind {
             | Self::Etcd
             | Self::PatroniNode
             | Self::ChromeDriver
-            | Self::Prometheus => Ok(()),
+            | Self::Prometheus
+            | Self::Nghttpx(_)
+            | Self::HaProxy(_) => Ok(()),
         }?;
         Ok(Vec::new())
     }
@@ -328,6 +342,12 @@ impl Kind {
             Self::PatroniNode => {
                 return vec![format!("{directory}/{}", patroni_node::CONFIGURATION)];
             }
+            Self::HaProxy(_) => {
+                // With a master, because only that says when it is ready.
+                let file = format!("{directory}/haproxy.cfg");
+                return vec!["-W".to_owned(), "-f".to_owned(), file];
+            }
+            Self::Nghttpx(backend) => return http_proxy::nghttpx(port, backend),
             Self::RabbitMq => return Vec::new(),
         };
         let own = options.settings.iter();
@@ -392,7 +412,13 @@ impl Kind {
                 client = program(binaries::REDIS_CLI)?;
                 client.arg("-e").arg("-s").arg(socket);
             }
-            Self::RabbitMq | Self::Nats | Self::Etcd | Self::ChromeDriver | Self::Prometheus => {
+            Self::RabbitMq
+            | Self::Nats
+            | Self::Etcd
+            | Self::ChromeDriver
+            | Self::Prometheus
+            | Self::Nghttpx(_)
+            | Self::HaProxy(_) => {
                 bail!("{self:?} has no client program for queries")
             }
         }
@@ -414,6 +440,8 @@ impl Kind {
             Self::Nats => Ready::Logs("Server is ready"),
             Self::ChromeDriver => Ready::Logs("ChromeDriver was started successfully"),
             Self::Prometheus => Ready::Logs("Server is ready to receive web requests"),
+            Self::Nghttpx(_) => Ready::Logs("Created worker thread"),
+            Self::HaProxy(_) => Ready::Logs("Loading success"),
         }
     }
 }

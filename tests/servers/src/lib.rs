@@ -1,5 +1,5 @@
-//! Private database servers, brokers, browsers and Prometheus for the tests: started on free ports in temporary directories, and
-//! stopped by process id.
+//! Private database servers, brokers, proxies, browsers and Prometheus for the tests: started on free ports in temporary
+//! directories, and stopped by process id.
 //!
 //! A [`Server`] is one process on 127.0.0.1 with its own data. A [`RedisCluster`], a [`GaleraCluster`], a
 //! [`GroupReplication`], a [`Patroni`] and [`RedisSentinels`] are several that know each other. Each can be killed,
@@ -12,6 +12,7 @@ mod galera;
 mod galera_node;
 mod group_replication;
 mod guardian;
+mod http_proxy;
 mod kind;
 mod my_sql;
 mod options;
@@ -30,6 +31,7 @@ pub use crate::binaries::{missing_packages, promtool, versions};
 pub use crate::cluster::RedisCluster;
 pub use crate::galera::GaleraCluster;
 pub use crate::group_replication::{GroupReplication, Primaries};
+pub use crate::http_proxy::HttpVersion;
 pub use crate::options::Options;
 pub use crate::patroni::Patroni;
 pub use crate::programs::Programs;

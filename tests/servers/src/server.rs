@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 
 use crate::binaries::{self, User};
 use crate::guardian::Guardian;
+use crate::http_proxy::{Backend, HttpVersion};
 use crate::kind::{Kind, Place, Ready};
 use crate::my_sql;
 use crate::options::Options;
@@ -166,6 +167,32 @@ impl Server {
         Self::new(Kind::Prometheus, &options)
     }
 
+    /// Starts nghttpx in front of the HTTP server on this port. It accepts HTTP/1.1 and HTTP/2.
+    ///
+    /// # Errors
+    ///
+    /// nghttpx is not installed, or did not start; the end of its log is part of the error.
+    pub fn nghttpx(backend: u16, version: HttpVersion) -> anyhow::Result<Self> {
+        let backend = Backend {
+            port: backend,
+            version,
+        };
+        Self::new(Kind::Nghttpx(backend), &Options::fast())
+    }
+
+    /// Starts HAProxy in front of the HTTP server on this port. It accepts HTTP/1.1 and HTTP/2.
+    ///
+    /// # Errors
+    ///
+    /// HAProxy is not installed, or did not start; the end of its log is part of the error.
+    pub fn haproxy(backend: u16, version: HttpVersion) -> anyhow::Result<Self> {
+        let backend = Backend {
+            port: backend,
+            version,
+        };
+        Self::new(Kind::HaProxy(backend), &Options::fast())
+    }
+
     /// URL of the server, in the form that its clients expect.
     pub fn url(&self) -> String {
         let port = self.port;
@@ -181,7 +208,11 @@ impl Server {
             Kind::Redis | Kind::Sentinel => format!("redis://127.0.0.1:{port}/"),
             Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{port}/%2f"),
             Kind::Nats => format!("nats://127.0.0.1:{port}"),
-            Kind::Etcd | Kind::ChromeDriver | Kind::Prometheus => {
+            Kind::Etcd
+            | Kind::ChromeDriver
+            | Kind::Prometheus
+            | Kind::Nghttpx(_)
+            | Kind::HaProxy(_) => {
                 format!("http://127.0.0.1:{port}")
             }
         }
@@ -268,7 +299,7 @@ impl Server {
     /// # Errors
     ///
     /// The client could not connect, or the server refused; the client's output is the error. A broker has no such
-    /// client, nor have ChromeDriver and Prometheus.
+    /// client, nor have ChromeDriver, Prometheus and the proxies.
     pub fn query(&self, text: &str) -> anyhow::Result<String> {
         let directory = self.programs.inside(&self.directory);
         let mut client = self.kind.client(&self.programs, &directory, self.port)?;
@@ -312,7 +343,9 @@ impl Server {
             | Kind::Nats
             | Kind::Etcd
             | Kind::ChromeDriver
-            | Kind::Prometheus => None,
+            | Kind::Prometheus
+            | Kind::Nghttpx(_)
+            | Kind::HaProxy(_) => None,
         };
         let binary = programs.find(kind.binary())?;
         let temporary = programs.directory()?;
