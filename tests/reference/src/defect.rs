@@ -98,6 +98,8 @@ defects! {
     ResolutionKeepsOwner: Exploration;
     "a purge deletes records with an unknown outcome"
     PurgesUnknown: Simulation, Histories, Exploration;
+    "a purge does not look at the time as of which it must work, but at the store's clock"
+    PurgesAsOfNow: Simulation;
     "an expired record is still there"
     NeverExpires: Histories;
 

@@ -124,9 +124,10 @@ impl<'a> Driver<'a> {
                 self.shared.world().note("store", text);
             }
             What::ShiftClock { by } => {
-                self.server.shift_clock(*by);
+                let mut world = self.shared.world();
+                self.server.shift_clock(&mut world, *by);
                 let text = format!("the clock jumps by {by} ms");
-                self.shared.world().note("store", text);
+                world.note("store", text);
             }
             What::Resolve {
                 process,

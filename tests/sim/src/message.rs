@@ -37,6 +37,18 @@ pub(crate) enum RowKind {
     Callers,
 }
 
+/// Origin of a purge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PurgedBy {
+    /// An operator, who trusts the store's clock.
+    Operator,
+    /// The purger of a process that has first read the store's clock at this true time. None: it has not.
+    Purger {
+        first_reading: Option<u64>,
+        sent_at: u64,
+    },
+}
+
 /// Request of a process.
 #[derive(Debug, Clone)]
 pub(crate) enum Request {
@@ -50,7 +62,7 @@ pub(crate) enum Request {
     Get(RecordId),
     List(Filter, PageRequest),
     Now,
-    Purge(u32, Timestamp),
+    Purge(u32, Timestamp, PurgedBy),
     SaveStep(Owner, String, Payload),
     SavedSteps(Owner),
     SaveInput(Owner, Payload, Duration),

@@ -2,6 +2,7 @@
 //!
 //! Actions are explicit, so that a failing plan can be shrunk by leaving actions out.
 
+mod accidents;
 mod extras;
 mod generate;
 
@@ -299,6 +300,7 @@ impl Plan {
     pub fn of(seed: u64) -> Self {
         let (mut plan, kind) = generate::plan(seed);
         extras::add(&mut plan, kind);
+        accidents::add(&mut plan, kind);
         plan
     }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use idem_reference::Defect;
-use idem_runtime::{Idem, Purger, Recovery, Timestamp, TypedOperation};
+use idem_runtime::{Idem, Purger, Recovery, TypedOperation};
+use idem_store::error::InvalidChange;
 use idem_store::random::Generator;
-use idem_store::store::{ManualChange, Resolved};
+use idem_store::store::{AuditStore as _, ManualChange, Resolved};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
@@ -75,6 +76,7 @@ impl Process {
     /// Starts the process: a new runtime and a new handle, with nothing left of an earlier life.
     pub(crate) fn start(&mut self, shared: &Shared, setup: &Setup, defect: Option<Defect>) {
         self.incarnation += 1;
+        shared.world().process_starts(self.number);
         let endpoint = Endpoint::new(self.number, self.incarnation);
         let store = SimStore::new(self.number, endpoint.clone(), shared.clone(), setup, defect);
         let idem = Idem::builder(store)
@@ -212,7 +214,7 @@ impl Process {
             };
             tokio::time::sleep(Duration::from_millis(thinks)).await;
             let observed = record.observation();
-            let Ok(change) = ManualChange::new("operator", "a plan of the simulation") else {
+            let Ok(change) = operators_change() else {
                 return;
             };
             let records = records.by(&change);
@@ -239,14 +241,22 @@ impl Process {
         });
     }
 
+    /// Lets an operator purge.
     pub(crate) fn purge(&self) {
         let Some(running) = &self.running else { return };
         let idem = running.idem.clone();
         running.runtime.spawn(async move {
+            let Ok(change) = operators_change() else {
+                return;
+            };
             // Whether it succeeds is the store's business.
-            let _ = idem_store::Store::purge(idem.store(), 100, Timestamp::MAX).await;
+            let _ = idem.store().purge_by_hand(100, &change).await;
         });
     }
+}
+
+fn operators_change() -> Result<ManualChange, InvalidChange> {
+    ManualChange::new("operator", "a plan of the simulation")
 }
 
 fn start_workers(idem: &Idem<SimStore>, process: usize, shared: &Shared, setup: &Setup) {

@@ -18,7 +18,7 @@ use idem_store::store::{Filter, Page, PageRequest, Purged, SavedStep};
 
 use self::outbox::Outbox;
 use self::transactions::OpenTransaction;
-use crate::message::{Answer, Arrival, ConnectionId, Reply, Request, Statement, full};
+use crate::message::{Answer, Arrival, ConnectionId, PurgedBy, Reply, Request, Statement, full};
 use crate::world::World;
 
 /// Time of the store's clock when a run begins: some day of 2026.
@@ -73,7 +73,8 @@ impl Server {
         Timestamp::from_micros(EPOCH_MICROS + world.now as i64 + self.shift)
     }
 
-    pub(crate) fn shift_clock(&mut self, millis: i64) {
+    pub(crate) fn shift_clock(&mut self, world: &mut World, millis: i64) {
+        world.clock_jumps(self.now(world), millis * 1000);
         self.shift += millis * 1000;
     }
 
@@ -166,8 +167,8 @@ impl Server {
             Request::Get(id) => Ok(Reply::Record(self.live(id, now).map(Box::new))),
             Request::List(filter, page) => self.list(filter, page, now).map(Reply::Page),
             Request::Now => Ok(Reply::Now(now)),
-            Request::Purge(limit, as_of) => {
-                Ok(Reply::Purged(self.purge(world, *limit, now.min(*as_of))))
+            Request::Purge(limit, as_of, by) => {
+                Ok(Reply::Purged(self.purge(world, *limit, *as_of, *by)))
             }
             Request::SavedSteps(owner) => Ok(Reply::Steps(self.saved_steps(owner, now))),
             Request::Due(operation, limit) => {
@@ -237,7 +238,12 @@ impl Server {
         Ok(Page::in_id_order(matching.take(limit + 1).collect(), limit))
     }
 
-    fn purge(&mut self, world: &mut World, limit: u32, now: Timestamp) -> Purged {
+    fn purge(&mut self, world: &mut World, limit: u32, as_of: Timestamp, by: PurgedBy) -> Purged {
+        let now = self.now(world);
+        let as_of = match self.is(Defect::PurgesAsOfNow) {
+            true => now,
+            false => now.min(as_of),
+        };
         let mut purged = Purged::default();
         let ids: Vec<_> = self.slots.keys().copied().collect();
         for id in ids.into_iter().take(limit as usize) {
@@ -248,12 +254,12 @@ impl Server {
                 continue;
             };
             let before = slot.record.clone();
-            slot.record.read_at = now;
+            slot.record.read_at = as_of;
             let purge = self.transitions.purge(&mut slot.record);
             purged.count(purge, &slot.record);
             let removed = purge == idem_store::store::transitions::Purge::Expired;
             let after = (!removed).then(|| slot.record.clone());
-            world.purged(now, &before, after.as_ref());
+            world.purged(by, now, as_of, &before, after.as_ref());
             if removed {
                 self.remove(&id);
             }

@@ -37,7 +37,7 @@ use tokio::time::Instant;
 
 use self::batches::Batches;
 pub(crate) use self::connections::{SimConnection, SimTransaction};
-use crate::message::{Answer, ConnectionId, Reply, Request, wrong_reply};
+use crate::message::{Answer, ConnectionId, PurgedBy, Reply, Request, wrong_reply};
 use crate::mutex::lock;
 use crate::plan::Setup;
 use crate::world::Shared;
@@ -343,14 +343,18 @@ impl Store for SimStore {
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
-        ask!(self, Request::Now, Reply::Now)
+        let now = ask!(self, Request::Now, Reply::Now)?;
+        // Only the purger of a process asks.
+        self.shared.world().clock_is_read(self.process);
+        Ok(now)
     }
 
     async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
         if let Some(cached) = &self.cached {
             return cached.purge(limit, as_of).await;
         }
-        ask!(self, Request::Purge(limit, as_of), Reply::Purged)
+        let by = self.shared.world().purger_of(self.process);
+        ask!(self, Request::Purge(limit, as_of, by), Reply::Purged)
     }
 
     fn audit(&self) -> Option<&dyn AuditStore> {
@@ -378,8 +382,12 @@ impl AuditStore for SimStore {
         self.resolve(observed, resolution).await
     }
 
-    async fn purge_by_hand(&self, limit: u32, _: &ManualChange) -> Result<Purged, StoreError> {
-        self.purge(limit, Timestamp::MAX).await
+    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+        if let Some(cached) = &self.cached {
+            return AuditStore::purge_by_hand(&**cached, limit, change).await;
+        }
+        let request = Request::Purge(limit, Timestamp::MAX, PurgedBy::Operator);
+        ask!(self, request, Reply::Purged)
     }
 
     async fn audit(&self, _: &AuditFilter, _: &PageRequest) -> Result<AuditPage, StoreError> {

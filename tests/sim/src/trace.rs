@@ -97,4 +97,6 @@ stats! {
     deliveries: "deliveries",
     /// Messages that were parked.
     parked: "messages parked",
+    /// Records that purgers removed or interrupted.
+    purged: "purged",
 }

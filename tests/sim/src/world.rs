@@ -3,6 +3,7 @@
 mod answers;
 mod bodies;
 mod messages;
+mod purges;
 mod records;
 mod rows;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use idem_runtime::Error;
 use idem_store::key::RecordId;
-use idem_store::record::{ClaimId, Timestamp};
+use idem_store::record::{ClaimId, Record, Timestamp};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
@@ -23,6 +24,7 @@ use crate::trace::{Stats, Trace};
 
 pub(crate) use self::bodies::{BodyEnd, BodyStart, StepKind, transaction_step};
 use self::messages::MessageHistory;
+use self::purges::Clocks;
 
 /// The observer, which all tasks of all processes share. They run on one thread.
 #[derive(Clone)]
@@ -84,6 +86,7 @@ pub(crate) struct World {
     /// Time after which an outcome that is gone must no longer be replayed, in microseconds: the maximum age in a cache,
     /// and the time that a read may be under way.
     staleness: Staleness,
+    clocks: Clocks,
 }
 
 /// Times that an outcome may still be replayed after it is gone, in microseconds.
@@ -190,6 +193,7 @@ impl World {
             store_time: Timestamp::from_micros(0),
             own_rows: BTreeMap::new(),
             staleness: Staleness::of(plan),
+            clocks: Clocks::default(),
         }
     }
 
@@ -310,4 +314,11 @@ impl Staleness {
             any: (flight + max_age).as_micros() as u64,
         }
     }
+}
+
+/// The record as it is read at this time.
+fn at(record: &Record, now: Timestamp) -> Record {
+    let mut record = record.clone();
+    record.read_at = now;
+    record
 }

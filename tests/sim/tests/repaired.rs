@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use idem_reference::Defect;
 use idem_sim::{
     Action, CallPlan, Decision, End, Faults, Joined, Leaves, Mode, Part, Plan, Script, Setup,
     Stats, Style, TransactionEnd, What, run,
@@ -243,4 +244,24 @@ fn a_record_that_had_expired_when_it_was_claimed_stays_absent() {
     plan.setup.ttl = Duration::from_secs(1);
     let (_, story) = keeps_promises(&plan);
     assert!(story.contains("gets the value of run 1"), "{story}");
+}
+
+/// Seen on real servers: the clock jumped ahead, and purgers deleted the outcomes of calls that had ended a second before.
+#[test]
+fn a_jump_of_the_stores_clock_takes_no_outcome_away() {
+    let jump = Action {
+        at: 8000,
+        what: What::ShiftClock { by: 259_200_000 },
+    };
+    let begun = call(0, 0, Style::Plain, Leaves::Never, 0, End::Value);
+    let mut plan = plan(2, vec![begun, jump]);
+    plan.setup.has_workers = true;
+    let (stats, story) = keeps_promises(&plan);
+    assert_eq!(stats.purged, 0, "{story}");
+    assert!(
+        story.contains("\"purge\" of process 1: removed 0"),
+        "{story}"
+    );
+    let violation = run(&plan, Some(Defect::PurgesAsOfNow)).violation;
+    assert_eq!(violation.map(|it| it.rule), Some("clock jumps"));
 }

@@ -90,6 +90,7 @@ const FOUND_WITHIN: &[(Defect, u64)] = &[
     (Defect::RelayIgnoresOrder, 30),
     (Defect::RelayIgnoresClaimId, 980),
     (Defect::ClaimsUnrecorded, 30),
+    (Defect::PurgesAsOfNow, 270),
 ];
 
 #[test]

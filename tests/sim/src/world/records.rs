@@ -3,7 +3,7 @@
 use idem_store::record::{OnCrash, Record, State, Timestamp};
 use idem_store::store::Resolution;
 
-use super::{ClaimHistory, World};
+use super::{ClaimHistory, World, at};
 use crate::message::Arrival;
 use crate::message::{Request, Statement};
 use crate::outcome::{Receipt, SimError};
@@ -73,27 +73,6 @@ impl World {
             let step = (after.first_claimed_at, name.clone());
             let saved_at = self.now;
             self.keys[key].saved_steps.entry(step).or_insert(saved_at);
-        }
-    }
-
-    /// A purge has looked at a record.
-    pub(crate) fn purged(&mut self, now: Timestamp, before: &Record, after: Option<&Record>) {
-        let Some(key) = self.key_of(&before.id) else {
-            return;
-        };
-        let before = at(before, now);
-        let token = before.fencing_token.number();
-        if after.is_none() {
-            self.is_gone(key, Some(token));
-        }
-        if after.is_none() && !before.is_expired() {
-            self.violation(
-                "purge",
-                format!("key {key}: a record was removed before it expired"),
-            );
-        }
-        if let Some(claim) = self.keys[key].claims.get_mut(&token) {
-            claim.is_over |= after.is_none_or(|after| after.state != State::Running);
         }
     }
 
@@ -350,7 +329,7 @@ impl World {
     }
 
     /// The record with this fencing token is gone.
-    fn is_gone(&mut self, key: usize, token: Option<i64>) {
+    pub(super) fn is_gone(&mut self, key: usize, token: Option<i64>) {
         let now = self.now;
         let gone = token.map(|token| (token, now));
         self.keys[key].gone.extend(gone);
@@ -394,10 +373,4 @@ impl World {
             self.violation("abandoned claims", what);
         }
     }
-}
-
-fn at(record: &Record, now: Timestamp) -> Record {
-    let mut record = record.clone();
-    record.read_at = now;
-    record
 }
