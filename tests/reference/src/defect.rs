@@ -136,6 +136,14 @@ defects! {
     KeepsDroppedJoin: Simulation;
     "a joined call that is dropped rolls back the caller's transaction"
     DroppedJoinEndsTransaction: Simulation;
+    "a commit does not notice that the database has ended its transaction"
+    CommitsEnded: Simulation;
+    "in a transaction of the store's own, each statement commits by itself once the database has ended it"
+    KeepsAutocommit: Simulation;
+    "a call joins a transaction that the database has ended"
+    JoinsEnded: Simulation;
+    "a caller's connection writes on after a joined call has noticed that the database ended the transaction"
+    EndedCallerWrites: Simulation;
 
     // Outbox.
     "a message can be claimed before its transaction commits"

@@ -70,7 +70,7 @@ impl<'a> Driver<'a> {
         let mut driver = Self {
             plan,
             shared: Shared::new(World::new(plan, ids.collect())),
-            server: Server::new(defect),
+            server: Server::new(defect, plan.faults.aborts),
             network: Network::new(plan.seed, plan.faults.clone()),
             processes: Vec::new(),
             restarts: Vec::new(),
@@ -282,12 +282,12 @@ impl<'a> Driver<'a> {
         self.network
             .reply(&mut world, &arrival, answer, reply_to, is_cut_off);
         drop(world);
-        use Statement::{Close, Commit, Rollback, RollbackTo};
+        use Statement::{Close, Commit, Rollback, RollbackTo, RollbackToLater};
         let ends = matches!(
             arrival.request,
-            Request::InTransaction(Commit | Rollback | Close | RollbackTo(_))
+            Request::InTransaction(Commit | Rollback | Close | RollbackTo(_) | RollbackToLater(_))
         );
-        if ends {
+        if ends || arrival.is_victim {
             self.unblock();
         }
     }
@@ -382,10 +382,7 @@ impl<'a> Driver<'a> {
             wait: setup.lease.as_millis() as u64 * 3,
             style: Style::Macro,
             leaves: Leaves::Never,
-            script: Script {
-                parts: vec![Part::Effect],
-                end: End::Value,
-            },
+            script: Script::new(vec![Part::Effect], End::Value),
         };
         self.shared
             .world()

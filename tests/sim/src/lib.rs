@@ -39,8 +39,8 @@ use idem_store::{key, random, record};
 
 pub use crate::driver::{Report, run};
 pub use crate::plan::{
-    Action, CallPlan, Decision, End, Faults, Joined, Leaves, Mode, Part, Plan, Script, Setup,
-    Style, TransactionEnd, What,
+    Action, CallPlan, Decision, End, Faults, Joined, Leaves, Mode, OnDeadlock, Part, Plan, Script,
+    Setup, Style, TransactionEnd, What,
 };
 pub use crate::shrink::shrink;
 pub use crate::trace::{Stats, Trace};

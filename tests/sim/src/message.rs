@@ -33,6 +33,8 @@ pub(crate) enum RowKind {
     Effect,
     /// Effect of a step of this number.
     Step(u32),
+    /// Further row of a transactional body, or of a step of this number.
+    Further(Option<u32>),
     /// The caller inserted it in its own transaction. `run` is the number of the caller.
     Callers,
 }
@@ -81,12 +83,16 @@ pub(crate) enum Request {
 /// Statement on a connection that is, or comes to be, in a transaction.
 #[derive(Debug, Clone)]
 pub(crate) enum Statement {
-    Begin,
+    Begin(Begin),
     Claim(Option<Observation>, ClaimRequest),
     Complete(Owner, Outcome),
     SaveStep(Owner, String, Payload),
     Savepoint(String),
+    /// Sets a savepoint for a call that joins the transaction, unless the store has ended that transaction.
+    Join(String),
     RollbackTo(String),
+    /// As `RollbackTo`, but nobody waits. The next statement gets the error.
+    RollbackToLater(String),
     /// Keeps what was done since the savepoint.
     Release(String),
     Insert(Row),
@@ -94,8 +100,24 @@ pub(crate) enum Statement {
     Enqueue(Option<usize>),
     Commit,
     Rollback,
+    /// Refuses writes until the caller ends its transaction, if the store has ended it.
+    RefuseWrites,
     /// The client closes the connection, which rolls back.
     Close,
+}
+
+/// Beginning of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// By a caller, with the settings of the session: `autocommit` is on.
+    Caller,
+    /// By the store.
+    Store {
+        /// True if the end of the transaction proves that the transaction is the one that was begun.
+        is_guarded: bool,
+        /// True if each statement commits on its own once the transaction has ended.
+        autocommit: bool,
+    },
 }
 
 /// A request that has arrived.
@@ -107,6 +129,8 @@ pub(crate) struct Arrival {
     pub(crate) process_clock: i64,
     /// True if the store refuses what it would have to keep.
     pub(crate) is_refused: bool,
+    /// True if the store ends the transaction of this statement, as to resolve a deadlock.
+    pub(crate) is_victim: bool,
     pub(crate) request: Request,
 }
 
@@ -211,20 +235,33 @@ impl Request {
 }
 
 impl Statement {
+    /// True if the statement writes, so that it can wait for a lock.
+    pub(crate) fn writes(&self) -> bool {
+        matches!(
+            self,
+            Self::Claim(..)
+                | Self::Complete(..)
+                | Self::SaveStep(..)
+                | Self::Insert(_)
+                | Self::Enqueue(_)
+        )
+    }
+
     fn name(&self) -> &'static str {
         match self {
-            Self::Begin => "BEGIN",
+            Self::Begin(_) => "BEGIN",
             Self::Claim(None, _) => "claim in transaction",
             Self::Claim(Some(_), _) => "take over in transaction",
             Self::Complete(..) => "complete in transaction",
             Self::SaveStep(..) => "save step in transaction",
-            Self::Savepoint(_) => "SAVEPOINT",
-            Self::RollbackTo(_) => "ROLLBACK TO",
+            Self::Savepoint(_) | Self::Join(_) => "SAVEPOINT",
+            Self::RollbackTo(_) | Self::RollbackToLater(_) => "ROLLBACK TO",
             Self::Release(_) => "RELEASE",
             Self::Insert(_) => "INSERT",
             Self::Enqueue(_) => "enqueue",
             Self::Commit => "COMMIT",
             Self::Rollback => "ROLLBACK",
+            Self::RefuseWrites => "refuse writes",
             Self::Close => "close the connection",
         }
     }
@@ -273,6 +310,29 @@ impl Reply {
 /// The error of a request whose connection was lost.
 pub(crate) fn connection_lost() -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, "the connection was lost")
+}
+
+/// The error of a statement that the store has chosen as the victim of a deadlock.
+pub(crate) fn deadlock() -> StoreError {
+    let text = "the transaction was rolled back to resolve a deadlock";
+    StoreError::new(StoreErrorKind::Conflict, text)
+}
+
+/// The error of a transaction that is not the one that was begun.
+pub(crate) fn ended() -> StoreError {
+    let text = "the store has ended the transaction";
+    StoreError::new(StoreErrorKind::Conflict, text)
+}
+
+/// The error of a statement in a transaction in which another statement has failed.
+pub(crate) fn aborted() -> StoreError {
+    StoreError::new(StoreErrorKind::Other, "the transaction is aborted")
+}
+
+/// The error of a statement on a connection that refuses writes.
+pub(crate) fn refused() -> StoreError {
+    let text = "the transaction is read-only";
+    StoreError::new(StoreErrorKind::ReadOnly, text)
 }
 
 /// The error of a store that is full.

@@ -85,6 +85,7 @@ impl Network {
             refused: 0.0,
             cuts_off: false,
             loses_rollbacks: false,
+            deadlocks: 0.0,
             ..self.faults
         };
     }
@@ -158,6 +159,8 @@ impl Network {
             connection,
             process_clock: clock,
             is_refused: fate.chance(self.faults.refused),
+            is_victim: statement.is_some_and(Statement::writes)
+                && fate.chance(self.faults.deadlocks),
             request,
         };
         self.remember(&arrival);

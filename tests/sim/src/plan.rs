@@ -100,6 +100,11 @@ pub struct Faults {
     pub cuts_off: bool,
     /// True if the reply to every `ROLLBACK` is lost, without an error.
     pub loses_rollbacks: bool,
+    /// Chance that the store ends a transaction by itself at a statement that writes, and the session goes on.
+    pub deadlocks: f64,
+    /// True if such a transaction refuses all statements until the client rolls it back, as on PostgreSQL. Otherwise it is
+    /// rolled back at once, as on MySQL, and the next statement is in no transaction or in another one.
+    pub aborts: bool,
 }
 
 /// Something that the driver does at a time.
@@ -230,6 +235,8 @@ pub struct Joined {
     pub leaves: Leaves,
     /// How the caller ends the transaction.
     pub end: TransactionEnd,
+    /// True if the caller goes on although a statement of its own or the call failed.
+    pub is_careless: bool,
 }
 
 /// End of a caller's transaction.
@@ -259,6 +266,33 @@ pub struct Script {
     pub parts: Vec<Part>,
     /// How the body ends.
     pub end: End,
+    /// True if the transactions of the body and of its steps have further rows.
+    pub has_further_rows: bool,
+    /// What the body does if the store ends its transaction.
+    pub on_deadlock: OnDeadlock,
+}
+
+impl Script {
+    /// A body that gives all errors back.
+    pub fn new(parts: Vec<Part>, end: End) -> Self {
+        Self {
+            parts,
+            end,
+            has_further_rows: false,
+            on_deadlock: OnDeadlock::GiveBack,
+        }
+    }
+}
+
+/// What a body does if the store ends its transaction at a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDeadlock {
+    /// Returns the error.
+    GiveBack,
+    /// Repeats the statement some times.
+    Repeat,
+    /// Goes on.
+    Ignore,
 }
 
 /// Part of a body.
@@ -322,6 +356,7 @@ impl Plan {
         is_prompt
             && faults.lost_requests + faults.duplicates == 0.0
             && faults.refused == 0.0
+            && faults.deadlocks == 0.0
             && !faults.loses_rollbacks
             && self.actions.iter().all(is_peaceful)
     }

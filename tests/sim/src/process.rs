@@ -274,10 +274,7 @@ fn start_workers(idem: &Idem<SimStore>, process: usize, shared: &Shared, setup: 
                     ttl,
                     wait: Duration::ZERO,
                     style: Style::Macro,
-                    script: Script {
-                        parts: vec![Part::Sleep(20), Part::Effect],
-                        end: End::Value,
-                    },
+                    script: Script::new(vec![Part::Sleep(20), Part::Effect], End::Value),
                 };
                 service.call(&idem, Mode::Recover, input.request).await
             }

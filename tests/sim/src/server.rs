@@ -5,6 +5,7 @@
 
 mod outbox;
 mod recovery;
+mod sessions;
 mod transactions;
 mod transitions;
 
@@ -17,7 +18,7 @@ use idem_store::record::{FencingToken, Payload, Record, Timestamp};
 use idem_store::store::{Filter, Page, PageRequest, Purged, SavedStep};
 
 use self::outbox::Outbox;
-use self::transactions::OpenTransaction;
+use self::sessions::OpenTransaction;
 use crate::message::{Answer, Arrival, ConnectionId, PurgedBy, Reply, Request, Statement, full};
 use crate::world::World;
 
@@ -36,6 +37,8 @@ pub(crate) struct Server {
     /// Distance of the clock from the true time, in microseconds.
     shift: i64,
     transitions: Transitions,
+    /// True if a transaction that the store ends refuses all statements until it is rolled back.
+    aborts: bool,
 }
 
 /// A record with what belongs to it.
@@ -56,7 +59,7 @@ struct Input {
 }
 
 impl Server {
-    pub(crate) fn new(defect: Option<Defect>) -> Self {
+    pub(crate) fn new(defect: Option<Defect>, aborts: bool) -> Self {
         Self {
             slots: BTreeMap::new(),
             floor: None,
@@ -65,6 +68,7 @@ impl Server {
             outbox: Outbox::default(),
             shift: 0,
             transitions: Transitions { defect },
+            aborts,
         }
     }
 

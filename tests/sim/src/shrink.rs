@@ -57,6 +57,7 @@ const SIMPLER: &[fn(&mut Plan)] = &[
     |plan| plan.setup.has_relays = false,
     |plan| plan.faults.cuts_off = false,
     |plan| plan.faults.refused = 0.0,
+    |plan| plan.faults.deadlocks = 0.0,
     |plan| plan.setup.clock_rates.fill(1.0),
     |plan| plan.setup.ttl = Duration::from_secs(600),
     |plan| plan.faults.duplicates = 0.0,

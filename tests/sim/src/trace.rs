@@ -97,6 +97,10 @@ stats! {
     deliveries: "deliveries",
     /// Messages that were parked.
     parked: "messages parked",
+    /// Transactions that the store ended by itself.
+    deadlocks: "transactions ended by the store",
+    /// Rows that were committed in no transaction, on connections of callers.
+    alone: "rows in no transaction",
     /// Records that purgers removed or interrupted.
     purged: "purged",
 }

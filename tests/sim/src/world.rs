@@ -25,6 +25,7 @@ use crate::trace::{Stats, Trace};
 pub(crate) use self::bodies::{BodyEnd, BodyStart, StepKind, transaction_step};
 use self::messages::MessageHistory;
 use self::purges::Clocks;
+use self::rows::RowsOfRun;
 
 /// The observer, which all tasks of all processes share. They run on one thread.
 #[derive(Clone)]
@@ -83,6 +84,12 @@ pub(crate) struct World {
     pub(crate) store_time: Timestamp,
     /// Number of own rows that a caller has inserted in its transaction, by connection.
     own_rows: BTreeMap<ConnectionId, usize>,
+    /// Number of rows of a caller that were committed in no transaction, by connection.
+    alone: BTreeMap<ConnectionId, usize>,
+    /// Connections of callers whose joined call has failed with an error of the store.
+    ended_callers: BTreeSet<ConnectionId>,
+    /// Rows of each run, and of its steps.
+    rows_of_runs: BTreeMap<(u64, Option<u32>), RowsOfRun>,
     /// Time after which an outcome that is gone must no longer be replayed, in microseconds: the maximum age in a cache,
     /// and the time that a read may be under way.
     staleness: Staleness,
@@ -192,6 +199,9 @@ impl World {
             messages: Vec::new(),
             store_time: Timestamp::from_micros(0),
             own_rows: BTreeMap::new(),
+            alone: BTreeMap::new(),
+            ended_callers: BTreeSet::new(),
+            rows_of_runs: BTreeMap::new(),
             staleness: Staleness::of(plan),
             clocks: Clocks::default(),
         }

@@ -34,6 +34,8 @@ fn plan(processes: usize, actions: Vec<Action>) -> Plan {
             refused: 0.0,
             cuts_off: false,
             loses_rollbacks: false,
+            deadlocks: 0.0,
+            aborts: false,
         },
         actions,
     }
@@ -58,10 +60,7 @@ fn call(at: u64, process: usize, style: Style, leaves: Leaves, takes: u64, end: 
             wait: 0,
             style,
             leaves,
-            script: Script {
-                parts: vec![Part::Sleep(takes), Part::Effect],
-                end,
-            },
+            script: Script::new(vec![Part::Sleep(takes), Part::Effect], end),
         }),
     }
 }
@@ -172,6 +171,7 @@ fn a_record_may_expire_between_two_calls_of_one_transaction() {
         twice: true,
         leaves: Leaves::Never,
         end: TransactionEnd::Commit,
+        is_careless: false,
     };
     // The number of effects, with those of the calls that end each simulation.
     let effects = |frozen: Option<Action>| {

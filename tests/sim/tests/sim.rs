@@ -75,7 +75,7 @@ const FOUND_WITHIN: &[(Defect, u64)] = &[
     (Defect::ResolvesUnseen, 170),
     (Defect::PurgesUnknown, 30),
     (Defect::LosesSteps, 30),
-    (Defect::StepsOutliveGeneration, 280),
+    (Defect::StepsOutliveGeneration, 400),
     (Defect::RecoversTwice, 510),
     (Defect::CommitsRowsAlone, 30),
     (Defect::IgnoresLocks, 160),
@@ -91,6 +91,10 @@ const FOUND_WITHIN: &[(Defect, u64)] = &[
     (Defect::RelayIgnoresClaimId, 980),
     (Defect::ClaimsUnrecorded, 30),
     (Defect::PurgesAsOfNow, 270),
+    (Defect::CommitsEnded, 30),
+    (Defect::KeepsAutocommit, 30),
+    (Defect::JoinsEnded, 200),
+    (Defect::EndedCallerWrites, 30),
 ];
 
 #[test]

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use idem_runtime::{Attempt, Error, Idem};
+use idem_store::StoreErrorKind;
 
 use super::Service;
-use crate::message::{Row, RowKind};
+use crate::message::{Row, RowKind, Statement};
 use crate::outcome::{Receipt, SimError};
-use crate::plan::{End, Part, Script, Style};
+use crate::plan::{End, OnDeadlock, Part, Script, Style};
 use crate::store::{SimConnection, SimStore};
 use crate::world::{BodyEnd, BodyStart, StepKind, transaction_step};
 
@@ -89,8 +90,12 @@ impl Service {
             .step_tx(idem, &name, async |tx: &mut SimConnection| {
                 let kind = StepKind::InTransaction;
                 self.shared.world().step_runs(run, &name, kind);
-                tx.insert(row).await.map_err(Error::from)?;
+                self.insert(tx, row).await?;
                 sleep(millis).await;
+                if self.script.has_further_rows {
+                    let kind = RowKind::Further(Some(step));
+                    self.insert(tx, Row { kind, ..row }).await?;
+                }
                 Ok::<_, SimError>(run)
             })
             .await?;
@@ -117,18 +122,61 @@ impl Service {
                         run,
                         kind: RowKind::Effect,
                     };
-                    connection.insert(row).await.map_err(Error::from)?;
+                    let further = Row {
+                        kind: RowKind::Further(None),
+                        ..row
+                    };
+                    let rows = match self.script.has_further_rows {
+                        true => vec![further, row, further],
+                        false => vec![row],
+                    };
+                    for row in rows {
+                        self.insert(connection, row).await?;
+                    }
                 }
                 Part::Renew => drop(attempt.renew().await),
                 Part::Enqueue(ordering_key) => {
-                    let enqueued = connection.enqueue(ordering_key).await;
-                    enqueued.map_err(Error::from)?;
+                    let enqueue = Statement::Enqueue(ordering_key);
+                    self.run(connection, enqueue).await?;
                 }
                 Part::Step(..) | Part::StepInTransaction(..) => {}
             }
         }
         body.end = self.script.body_end();
         self.script.result(request, run)
+    }
+}
+
+impl Service {
+    /// Inserts a row of the body.
+    async fn insert(&self, connection: &mut SimConnection, row: Row) -> Result<(), SimError> {
+        if self.run(connection, Statement::Insert(row)).await? {
+            self.shared.world().row_is_inserted(row);
+        }
+        Ok(())
+    }
+
+    /// Runs a statement of the body, which may go on although the store has ended its transaction. Returns true if the
+    /// statement was executed.
+    async fn run(
+        &self,
+        connection: &mut SimConnection,
+        statement: Statement,
+    ) -> Result<bool, SimError> {
+        let mut tries = 1;
+        loop {
+            let error = match connection.run(statement.clone()).await {
+                Ok(()) => return Ok(true),
+                Err(error) => error,
+            };
+            // The other errors say that the connection is lost.
+            let goes_on = error.kind() != StoreErrorKind::Unavailable;
+            match self.script.on_deadlock {
+                OnDeadlock::Repeat if goes_on && tries < 3 => tries += 1,
+                OnDeadlock::Ignore if goes_on => return Ok(false),
+                _ => return Err(Error::from(error).into()),
+            }
+        }
     }
 }
 

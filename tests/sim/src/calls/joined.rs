@@ -8,7 +8,7 @@ use idem_store::{StoreError, StoreErrorKind};
 
 use super::{Service, is_final, join, key_text};
 use crate::leaving::Leaving;
-use crate::message::{Row, RowKind};
+use crate::message::{Row, RowKind, Statement};
 use crate::outcome::{Receipt, SimError};
 use crate::plan::{Joined, Mode, TransactionEnd};
 use crate::store::{SimConnection, SimStore, SimTransaction};
@@ -28,18 +28,32 @@ impl Service {
         request: u32,
     ) -> Result<Receipt, SimError> {
         let store = idem.store();
-        let mut transaction = limited(store.begin()).await?;
-        self.insert_own_row(&mut transaction).await?;
-        let answer = self.join(idem, &mut transaction, joined, request).await;
-        if let Some(Err(SimError::Idempotency(Error::Store(error)))) = answer {
-            // Such an error may have undone all of the transaction. Dropping it rolls it back.
-            return Err(Error::Store(error).into());
+        let mut transaction = limited(store.begin_for_caller()).await?;
+        let connection = transaction.id();
+        let mut rows = 0;
+        match self.insert_own_row(&mut transaction).await {
+            Ok(()) => rows += 1,
+            Err(error) if joined.is_careless && goes_on(&error) => {}
+            Err(error) => return Err(error),
         }
-        self.insert_own_row(&mut transaction).await?;
+        let answer = self.join(idem, &mut transaction, joined, request).await;
+        let mut has_failed = false;
+        if let Some(Err(error @ SimError::Idempotency(Error::Store(_)))) = &answer {
+            // Such an error may have undone all of the transaction. Dropping it rolls it back.
+            has_failed = joined.is_careless && goes_on(error);
+            if !has_failed {
+                return answer.unwrap_or(Err(SimError::Dropped));
+            }
+            self.shared.world().joined_call_failed(connection);
+        }
+        match self.insert_own_row(&mut transaction).await {
+            Ok(()) => rows += 1,
+            Err(error) if has_failed && goes_on(&error) => {}
+            Err(error) => return Err(error),
+        }
         match joined.end {
             TransactionEnd::Commit => {
-                let connection = transaction.id();
-                self.shared.world().expects_own_rows(connection, 2);
+                self.shared.world().expects_own_rows(connection, rows);
                 limited(store.commit(transaction)).await?;
                 answer.unwrap_or(Err(SimError::Dropped))
             }
@@ -107,8 +121,8 @@ impl Service {
             run: self.caller as u64,
             kind: RowKind::Callers,
         };
-        transaction.insert(row).await.map_err(Error::from)?;
-        Ok(())
+        let inserted = transaction.run(Statement::Insert(row)).await;
+        Ok(inserted.map_err(Error::from)?)
     }
 
     /// The caller's answer once its transaction is rolled back: what its own run returned did not happen.
@@ -124,6 +138,17 @@ impl Service {
             Some(run) => Err(SimError::Failed { run }),
             None => answer,
         }
+    }
+}
+
+/// True for an error after which a careless caller goes on. After the others, the connection is lost.
+fn goes_on(error: &SimError) -> bool {
+    match error {
+        SimError::Idempotency(Error::Store(error)) => {
+            use StoreErrorKind::{Conflict, Other, ReadOnly};
+            matches!(error.kind(), Conflict | Other | ReadOnly)
+        }
+        _ => false,
     }
 }
 

@@ -82,10 +82,7 @@ fn vary(choices: &mut Choices, call: &mut CallPlan, mode: Mode, lease: u64) {
 
 /// A body whose step may have run although its result could not be saved, and that says that nothing was done.
 fn mistaken() -> Script {
-    Script {
-        parts: vec![Part::Step(0, 5)],
-        end: End::NothingDone,
-    }
+    Script::new(vec![Part::Step(0, 5)], End::NothingDone)
 }
 
 /// Lets a body enqueue messages.
@@ -110,6 +107,7 @@ fn joined(choices: &mut Choices, lease: u64) -> Joined {
             true => TransactionEnd::Commit,
             false => TransactionEnd::RollBack,
         },
+        is_careless: false,
     }
 }
 
@@ -130,10 +128,7 @@ fn late_claim(choices: &mut Choices, plan: &Plan, begin: u64) -> Vec<Action> {
         wait: 0,
         style: Style::Plain,
         leaves: Leaves::Never,
-        script: Script {
-            parts: vec![Part::Sleep(lease / 2), Part::Effect],
-            end: End::Value,
-        },
+        script: Script::new(vec![Part::Sleep(lease / 2), Part::Effect], End::Value),
     };
     let freeze = What::Freeze {
         process: 0,

@@ -38,7 +38,7 @@ impl Choices {
         self.0.fraction() < chance
     }
 
-    pub(super) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }
 }
@@ -152,6 +152,8 @@ fn faults(choices: &mut Choices, kind: Kind, setup: &Setup) -> Faults {
         refused: 0.0,
         cuts_off: false,
         loses_rollbacks: false,
+        deadlocks: 0.0,
+        aborts: false,
     }
 }
 
@@ -250,5 +252,5 @@ fn script(choices: &mut Choices, mode: Mode, lease: u64) -> Script {
         parts.push(Part::Effect);
     }
     parts.push(Part::Sleep(choices.below(longest + 1)));
-    Script { parts, end }
+    Script::new(parts, end)
 }

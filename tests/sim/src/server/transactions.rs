@@ -1,36 +1,19 @@
 //! Transactions of the simulated store. Their writes are private until they commit, and lock the records that they
 //! change.
 
-use std::collections::BTreeMap;
-
 use idem_reference::Defect;
 use idem_store::key::RecordId;
 use idem_store::record::Timestamp;
 use idem_store::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite};
 
 use super::outbox::Enqueued;
+use super::sessions::{OpenTransaction, SessionState, Writes};
 use super::{Server, Slot};
 use crate::message::Arrival;
-use crate::message::{Answer, ConnectionId, Reply, Request, Row, Statement, connection_lost};
+use crate::message::{
+    Answer, Begin, ConnectionId, Reply, Request, Statement, connection_lost, ended,
+};
 use crate::world::World;
-
-/// An open transaction.
-#[derive(Debug, Clone, Default)]
-pub(super) struct OpenTransaction {
-    writes: Writes,
-    savepoints: Vec<(String, Writes)>,
-}
-
-/// What a transaction has written.
-#[derive(Debug, Clone, Default)]
-struct Writes {
-    /// Changed records, which are locked.
-    slots: BTreeMap<RecordId, Option<Slot>>,
-    /// Records that it has written, and that expired before it claimed them once more.
-    expired: Vec<(RecordId, Slot)>,
-    rows: Vec<Row>,
-    messages: Vec<Enqueued>,
-}
 
 impl Server {
     pub(super) fn is_locked(&self, id: &RecordId) -> bool {
@@ -77,16 +60,21 @@ pub(super) fn execute(
 ) -> Option<Answer> {
     match statement {
         // Between two times at which the store stands still, the end of a connection may overtake its `BEGIN`.
-        Statement::Begin if server.closed.contains(&connection) => {
+        Statement::Begin(_) if server.closed.contains(&connection) => {
             return Some(Err(connection_lost()));
         }
-        Statement::Begin => {
-            server.open.insert(connection, OpenTransaction::default());
+        Statement::Begin(begin) => {
+            server.open.insert(connection, OpenTransaction::new(*begin));
             return Some(Ok(Reply::Done));
         }
         Statement::Rollback => {
-            server.open.remove(&connection);
-            return Some(Ok(Reply::Done));
+            let open = server.open.remove(&connection);
+            let was_held = open.is_none_or(|open| !open.is_guard_gone());
+            return Some(if was_held {
+                Ok(Reply::Done)
+            } else {
+                Err(ended())
+            });
         }
         Statement::Close => {
             server.disconnect(connection);
@@ -98,9 +86,43 @@ pub(super) fn execute(
         return Some(Err(connection_lost()));
     };
     if let Statement::Commit = statement {
-        commit(server, world, arrival, connection, open);
-        return Some(Ok(Reply::Done));
+        if let Some(error) = open.unread_error() {
+            server.open.insert(connection, open);
+            return Some(Err(error));
+        }
+        return Some(end(server, world, arrival, connection, open));
     }
+    if let Some(error) = open.refusal(statement) {
+        server.open.insert(connection, open);
+        return Some(Err(error));
+    }
+    if arrival.is_victim {
+        world.store_ends_transaction();
+        let error = open.end_by_store(server.aborts);
+        server.open.insert(connection, open);
+        return Some(Err(error));
+    }
+    let answer = in_open(server, world, arrival, connection, &mut open, statement);
+    if open.state == SessionState::Autocommit {
+        let mut writes = std::mem::take(&mut open.writes);
+        if let Some(Reply::Fenced(FencedWrite::Fenced)) = answer {
+            writes.slots.clear();
+        }
+        commit_alone(server, world, arrival, connection, open.begin, writes);
+    }
+    server.open.insert(connection, open);
+    answer.map(Ok)
+}
+
+/// Executes a statement in the transaction of its session.
+fn in_open(
+    server: &mut Server,
+    world: &mut World,
+    arrival: &Arrival,
+    connection: ConnectionId,
+    open: &mut OpenTransaction,
+    statement: &Statement,
+) -> Option<Reply> {
     let now = server.now(world);
     if let Statement::Enqueue(ordering_key) = statement {
         let ordering_key = *ordering_key;
@@ -110,8 +132,7 @@ pub(super) fn execute(
         if server.is(Defect::EnqueuesAtOnce) {
             server.add_messages(now, &[message]);
         }
-        server.open.insert(connection, open);
-        return Some(Ok(Reply::Done));
+        return Some(Reply::Done);
     }
     let before = match statement {
         Statement::Claim(_, claim) => open.writes.read(server, &claim.id, now),
@@ -122,15 +143,14 @@ pub(super) fn execute(
     {
         world.expired_in_transaction(&slot.record.id);
     }
-    let answer = in_transaction(server, &mut open, arrival, connection, statement, now);
+    let answer = in_transaction(server, open, arrival, connection, statement, now);
     if let Some(Reply::InTransaction(ClaimInTransaction::Granted(_))) = &answer
         && let Some(before) = before.filter(|slot| !slot.record.is_expired())
         && let Some(Some(after)) = open.writes.slots.get(&before.record.id)
     {
         world.granted_in_transaction(now, &before.record, &after.record);
     }
-    server.open.insert(connection, open);
-    answer.map(Ok)
+    answer
 }
 
 fn in_transaction(
@@ -175,28 +195,27 @@ fn in_transaction(
             let request = Request::SaveStep(*owner, name.clone(), payload.clone());
             write(server, writes, arrival, connection, &request, now)?
         }
-        Statement::Savepoint(name) => {
-            let saved = writes.clone();
-            open.savepoints.push((name.clone(), saved));
+        Statement::Savepoint(name) | Statement::Join(name) => {
+            open.set_savepoint(name);
             Reply::Done
         }
-        Statement::RollbackTo(name) => {
-            if let Some(at) = open.savepoints.iter().rposition(|(it, _)| it == name) {
-                open.writes = open.savepoints[at].1.clone();
-            }
+        Statement::RollbackTo(name) | Statement::RollbackToLater(name) => {
+            open.rollback_to(name);
             Reply::Done
         }
         Statement::Release(name) => {
-            if let Some(at) = open.savepoints.iter().rposition(|(it, _)| it == name) {
-                open.savepoints.truncate(at);
-            }
+            open.release(name);
+            Reply::Done
+        }
+        Statement::RefuseWrites => {
+            open.refuse_writes();
             Reply::Done
         }
         Statement::Insert(row) => {
             writes.rows.push(*row);
             Reply::Done
         }
-        Statement::Begin
+        Statement::Begin(_)
         | Statement::Enqueue(_)
         | Statement::Commit
         | Statement::Rollback
@@ -237,22 +256,73 @@ impl Writes {
     }
 }
 
-fn commit(
+/// Ends a transaction for the client, which commits it.
+fn end(
     server: &mut Server,
     world: &mut World,
     arrival: &Arrival,
     connection: ConnectionId,
     open: OpenTransaction,
+) -> Answer {
+    if open.is_guard_gone() {
+        return Err(ended());
+    }
+    let writes = match open.state {
+        SessionState::Held | SessionState::Restarted => open.writes,
+        SessionState::Autocommit | SessionState::Aborted | SessionState::ReadOnly => {
+            Writes::default()
+        }
+    };
+    commit(server, world, arrival, connection, writes);
+    Ok(Reply::Done)
+}
+
+/// Commits what a statement has written that is in no transaction.
+fn commit_alone(
+    server: &mut Server,
+    world: &mut World,
+    arrival: &Arrival,
+    connection: ConnectionId,
+    begin: Begin,
+    writes: Writes,
+) {
+    match begin {
+        Begin::Store { .. } => commit(server, world, arrival, connection, writes),
+        Begin::Caller => {
+            for id in writes.slots.keys() {
+                world.record_is_committed_alone(id);
+            }
+            world.rows_are_committed_alone(connection, &writes.rows);
+            add_messages(server, world, server.now(world), &writes.messages);
+        }
+    }
+}
+
+fn add_messages(server: &mut Server, world: &mut World, now: Timestamp, messages: &[Enqueued]) {
+    for message in messages {
+        world.message_is_committed(message.id);
+    }
+    if !server.is(Defect::EnqueuesAtOnce) {
+        server.add_messages(now, messages);
+    }
+}
+
+fn commit(
+    server: &mut Server,
+    world: &mut World,
+    arrival: &Arrival,
+    connection: ConnectionId,
+    writes: Writes,
 ) {
     let now = server.now(world);
-    let loses_record = server.is(Defect::CommitsRowsAlone) && !open.writes.rows.is_empty();
-    for (id, slot) in &open.writes.expired {
+    let loses_record = server.is(Defect::CommitsRowsAlone) && !writes.rows.is_empty();
+    for (id, slot) in &writes.expired {
         world.expired_before_commit(id, &slot.record);
         for step in slot.steps.keys() {
             world.saved_step(id, slot.record.first_claimed_at, step);
         }
     }
-    for (id, mut cell) in open.writes.slots {
+    for (id, mut cell) in writes.slots {
         if loses_record {
             continue;
         }
@@ -279,11 +349,6 @@ fn commit(
             None => server.remove(&id),
         }
     }
-    world.committed_rows(connection, &open.writes.rows);
-    for message in &open.writes.messages {
-        world.message_is_committed(message.id);
-    }
-    if !server.is(Defect::EnqueuesAtOnce) {
-        server.add_messages(now, &open.writes.messages);
-    }
+    world.committed_rows(connection, &writes.rows);
+    add_messages(server, world, now, &writes.messages);
 }

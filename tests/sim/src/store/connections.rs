@@ -4,15 +4,15 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use idem_reference::Defect;
-use idem_store::StoreError;
 use idem_store::record::{Observation, Outcome, Owner, Payload};
 use idem_store::store::{
     ClaimInTransaction, ClaimRequest, Connects, FencedWrite, TransactionalStore,
 };
+use idem_store::{StoreError, StoreErrorKind};
 
 use super::{Endpoint, SimStore};
 use crate::message::{
-    Answer, ConnectionId, Reply, Request, Row, Statement, connection_lost, wrong_reply,
+    Answer, Begin, ConnectionId, Reply, Request, Statement, connection_lost, wrong_reply,
 };
 
 /// Time limit of a body's statement.
@@ -27,31 +27,32 @@ pub(crate) struct SimConnection {
 }
 
 impl SimConnection {
-    /// Inserts a row in the open transaction, in bounded time: the engine does not limit the statements of a body.
-    pub(crate) async fn insert(&mut self, row: Row) -> Result<(), StoreError> {
-        let inserted = tokio::time::timeout(PATIENCE, self.execute(Statement::Insert(row)));
-        inserted
-            .await
-            .unwrap_or_else(|_| Err(connection_lost()))
-            .map(drop)
+    /// Runs a statement of a body or of a caller, in bounded time: the engine does not limit them.
+    pub(crate) async fn run(&mut self, statement: Statement) -> Result<(), StoreError> {
+        let done = tokio::time::timeout(PATIENCE, self.execute(statement)).await;
+        done.unwrap_or_else(|_| Err(connection_lost())).map(drop)
     }
 
     pub(crate) fn id(&self) -> ConnectionId {
         self.id
     }
 
-    /// Enqueues a message in the open transaction, in bounded time.
-    pub(crate) async fn enqueue(&mut self, ordering_key: Option<usize>) -> Result<(), StoreError> {
-        let statement = Statement::Enqueue(ordering_key);
-        let enqueued = tokio::time::timeout(PATIENCE, self.execute(statement)).await;
-        enqueued
-            .unwrap_or_else(|_| Err(connection_lost()))
-            .map(drop)
-    }
-
     async fn execute(&self, statement: Statement) -> Answer {
         let request = Request::InTransaction(statement);
         self.store.ask_on(self.id, request).await
+    }
+
+    /// Executes a statement of the store in a transaction of the caller's. If the store has ended that transaction, the
+    /// caller's next statements would commit one by one, so the connection refuses writes.
+    async fn execute_joined(&self, statement: Statement) -> Answer {
+        let answer = self.execute(statement).await;
+        if let Err(error) = &answer
+            && error.kind() == StoreErrorKind::Conflict
+            && self.store.defect != Some(Defect::EndedCallerWrites)
+        {
+            self.execute(Statement::RefuseWrites).await?;
+        }
+        answer
     }
 
     /// Sends a statement without waiting for its answer.
@@ -104,16 +105,29 @@ impl SimTransaction<'_> {
         format!("joined_{}", self.depth)
     }
 
+    /// Executes a statement of the store.
+    async fn execute_own(&self, statement: Statement) -> Answer {
+        match &self.connection {
+            Connection::Own(connection) => connection.execute(statement).await,
+            Connection::Joined(connection) => connection.execute_joined(statement).await,
+        }
+    }
+
     /// Ends the transaction with this statement. Once sent, the statement takes effect whoever waits for it.
     async fn end(mut self, statement: Statement) -> Result<(), StoreError> {
+        let is_rollback = matches!(statement, Statement::Rollback | Statement::RollbackTo(_));
         // Whoever stops waiting leaves a connection that is closed, after the statement.
         self.is_ended = false;
-        self.execute(statement).await?;
-        self.is_ended = true;
-        if let Connection::Own(connection) = &self.connection {
+        let answer = self.execute_own(statement).await;
+        // A rollback says that the store had ended the transaction, and there is nothing left.
+        let is_conflict = |error: &StoreError| error.kind() == StoreErrorKind::Conflict;
+        self.is_ended = answer.is_ok() || is_rollback && answer.as_ref().is_err_and(is_conflict);
+        if self.is_ended
+            && let Connection::Own(connection) = &self.connection
+        {
             connection.store.endpoint.give_back(connection.id);
         }
-        Ok(())
+        answer.map(drop)
     }
 }
 
@@ -126,11 +140,11 @@ impl Drop for SimTransaction<'_> {
                 Some(Defect::KeepsDroppedJoin) => {}
                 Some(Defect::DroppedJoinEndsTransaction) => {
                     self.send(Statement::Rollback);
-                    self.send(Statement::Begin);
+                    self.send(Statement::Begin(Begin::Caller));
                 }
                 _ => {
                     let savepoint = self.savepoint();
-                    self.send(Statement::RollbackTo(savepoint));
+                    self.send(Statement::RollbackToLater(savepoint));
                 }
             },
         }
@@ -163,19 +177,23 @@ impl Drop for Beginning {
 }
 
 macro_rules! execute {
-    ($connection:expr, $statement:expr, $reply:path) => {
-        match $connection.execute($statement).await? {
+    ($transaction:expr, $statement:expr, $reply:path) => {
+        match $transaction.execute_own($statement).await? {
             $reply(answer) => Ok(answer),
             _ => Err(wrong_reply()),
         }
     };
 }
 
-impl TransactionalStore for SimStore {
-    type Connection = SimConnection;
-    type Transaction<'c> = SimTransaction<'c>;
+impl SimStore {
+    /// Begins a transaction of a caller on a connection of the pool.
+    pub(crate) async fn begin_for_caller(&self) -> Result<SimTransaction<'static>, StoreError> {
+        let transaction = self.begin_as(Begin::Caller).await?;
+        self.shared.world().caller_begins(transaction.id());
+        Ok(transaction)
+    }
 
-    async fn begin(&self) -> Result<Self::Transaction<'static>, StoreError> {
+    async fn begin_as(&self, begin: Begin) -> Result<SimTransaction<'static>, StoreError> {
         let id = self.endpoint.connect();
         let mut beginning = Beginning {
             endpoint: self.endpoint.clone(),
@@ -183,7 +201,7 @@ impl TransactionalStore for SimStore {
             is_begun: false,
             is_pooled: self.defect == Some(Defect::PoolsDroppedBegin),
         };
-        let begin = Request::InTransaction(Statement::Begin);
+        let begin = Request::InTransaction(Statement::Begin(begin));
         self.ask_on(id, begin).await?;
         beginning.is_begun = true;
         Ok(SimTransaction {
@@ -195,13 +213,30 @@ impl TransactionalStore for SimStore {
             is_ended: false,
         })
     }
+}
+
+impl TransactionalStore for SimStore {
+    type Connection = SimConnection;
+    type Transaction<'c> = SimTransaction<'c>;
+
+    async fn begin(&self) -> Result<Self::Transaction<'static>, StoreError> {
+        let begin = Begin::Store {
+            is_guarded: self.defect != Some(Defect::CommitsEnded),
+            autocommit: self.defect == Some(Defect::KeepsAutocommit),
+        };
+        self.begin_as(begin).await
+    }
 
     async fn join<'c>(
         &self,
         connection: &'c mut SimConnection,
     ) -> Result<Self::Transaction<'c>, StoreError> {
         let savepoint = format!("joined_{}", connection.depth + 1);
-        connection.execute(Statement::Savepoint(savepoint)).await?;
+        let join = match self.defect {
+            Some(Defect::JoinsEnded) => Statement::Savepoint(savepoint),
+            _ => Statement::Join(savepoint),
+        };
+        connection.execute_joined(join).await?;
         connection.depth += 1;
         Ok(SimTransaction {
             connection: Connection::Joined(connection),

@@ -79,9 +79,14 @@ impl World {
             self.violation("answers", what);
             return;
         }
-        if history.committed.iter().any(|(it, _)| *it == Some(run)) {
+        let mut committed = history.committed.iter();
+        if let Some((_, is_value)) = committed.find(|(it, _)| *it == Some(run)) {
+            let is_value = *is_value;
             if !is_own {
                 self.stats.replays += 1;
+            }
+            if is_value {
+                self.check_rows("transactional", run, None);
             }
             return;
         }

@@ -6,18 +6,90 @@ use idem_store::record::{Record, Timestamp};
 use super::{World, transaction_step};
 use crate::message::{ConnectionId, Row, RowKind};
 
+/// Number of rows of a body or step.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RowsOfRun {
+    /// Rows of which the store has said that they are inserted.
+    inserted: usize,
+    committed: usize,
+}
+
 impl World {
+    /// A caller begins a transaction.
+    pub(crate) fn caller_begins(&mut self, connection: ConnectionId) {
+        self.own_rows.remove(&connection);
+        self.ended_callers.remove(&connection);
+        self.alone.remove(&connection);
+    }
+
+    /// A joined call has returned an error of the store. The caller goes on with its transaction.
+    pub(crate) fn joined_call_failed(&mut self, connection: ConnectionId) {
+        self.ended_callers.insert(connection);
+    }
+
     /// A caller commits a transaction in which it has inserted rows of its own.
     pub(crate) fn expects_own_rows(&mut self, connection: ConnectionId, rows: usize) {
         self.own_rows.insert(connection, rows);
     }
 
+    /// The store ends a transaction by itself.
+    pub(crate) fn store_ends_transaction(&mut self) {
+        self.stats.deadlocks += 1;
+    }
+
+    /// The body or step of a run has inserted a row.
+    pub(crate) fn row_is_inserted(&mut self, row: Row) {
+        if let Some(part) = part_of(row) {
+            self.rows_of_runs.entry(part).or_default().inserted += 1;
+        }
+    }
+
+    /// Checks that all rows that a body or step has inserted are committed, if its result is.
+    pub(super) fn check_rows(&mut self, rule: &'static str, run: u64, step: Option<u32>) {
+        let Some(RowsOfRun {
+            inserted,
+            committed,
+        }) = self.rows_of_runs.get(&(run, step)).copied()
+        else {
+            return;
+        };
+        if committed < inserted {
+            let key = self.runs[run as usize].key;
+            let what =
+                format!("key {key}: {committed} of {inserted} rows of run {run} were committed");
+            self.violation(rule, what);
+        }
+    }
+
+    /// A statement in no transaction has committed a record on a caller's connection.
+    pub(crate) fn record_is_committed_alone(&mut self, id: &RecordId) {
+        let name = self.name_of(Some(*id));
+        let what = format!("the record of{name} was committed without its caller's transaction");
+        self.violation("joined transactions", what);
+    }
+
+    /// A statement in no transaction has committed these rows on a caller's connection. A body that ignores errors of
+    /// statements does this, and so does a caller before it knows.
+    pub(crate) fn rows_are_committed_alone(&mut self, connection: ConnectionId, rows: &[Row]) {
+        self.stats.alone += rows.len() as u64;
+        let callers = rows.iter().filter(|row| row.kind == RowKind::Callers);
+        let callers = callers.count();
+        *self.alone.entry(connection).or_default() += callers;
+        if callers > 0 && self.ended_callers.contains(&connection) {
+            let what = "a row of a caller was committed after its transaction had ended".to_owned();
+            self.violation("joined transactions", what);
+        }
+    }
+
     /// A transaction with these rows was committed.
     pub(crate) fn committed_rows(&mut self, connection: ConnectionId, rows: &[Row]) {
         let own = rows.iter().filter(|row| row.kind == RowKind::Callers);
-        let own = own.count();
+        let alone = self.alone.remove(&connection).unwrap_or_default();
+        let own = own.count() + alone;
         let expected = self.own_rows.remove(&connection).unwrap_or(own);
-        if own != expected {
+        // A caller that was told that its transaction has ended has no rows.
+        let is_lost = own == 0 && self.ended_callers.contains(&connection);
+        if own != expected && !is_lost {
             let what = format!("{own} of a caller's own {expected} rows were committed");
             self.violation("joined transactions", what);
         }
@@ -25,10 +97,15 @@ impl World {
             self.stats.joined += 1;
         }
         for row in rows {
+            if let Some(part) = part_of(*row) {
+                self.rows_of_runs.entry(part).or_default().committed += 1;
+            }
             match row.kind {
                 RowKind::Callers => {}
-                RowKind::Effect => self.committed_effect(*row),
-                RowKind::Step(step) => self.committed_step(*row, step),
+                RowKind::Effect | RowKind::Further(None) => self.committed_effect(*row),
+                RowKind::Step(step) | RowKind::Further(Some(step)) => {
+                    self.committed_step(*row, step);
+                }
             }
         }
     }
@@ -69,6 +146,9 @@ impl World {
         let token = self.runs.get(row.run as usize).and_then(|run| run.token);
         let expired = token.and_then(|token| self.keys[key].expired_before_commit.get_mut(&token));
         if let Some(has_row) = expired {
+            if row.kind != RowKind::Effect {
+                return;
+            }
             // The effect of a record that has expired since. A further effect is one of the next record.
             if std::mem::replace(has_row, true) {
                 let what = format!("key {key}: two rows of run {} were committed", row.run);
@@ -83,9 +163,11 @@ impl World {
             .committed
             .last()
             .is_some_and(|committed| *committed == (Some(row.run), true));
-        history.rows.push((epoch, row.run));
+        if row.kind == RowKind::Effect {
+            history.rows.push((epoch, row.run));
+            self.stats.effects += 1;
+        }
         let rows = history.rows.iter().filter(|(it, _)| *it == epoch).count();
-        self.stats.effects += 1;
         if !is_recorded {
             let what = format!(
                 "key {key}: the row of run {} was committed without its record",
@@ -110,13 +192,14 @@ impl World {
 
     /// The row of a step was committed: once in a generation, and together with the step.
     fn committed_step(&mut self, row: Row, step: u32) {
-        self.stats.step_rows += 1;
+        let is_further = row.kind != RowKind::Step(step);
+        self.stats.step_rows += u64::from(!is_further);
         let Some(generation) = self.generation_of(row.run) else {
             return;
         };
         let (key, name) = (row.key, transaction_step(step));
         let history = &mut self.keys[key];
-        let is_first = history.step_rows.insert((generation, step));
+        let is_first = is_further || history.step_rows.insert((generation, step));
         let is_saved = history
             .saved_steps
             .contains_key(&(generation, name.clone()));
@@ -141,6 +224,7 @@ impl World {
             let what = format!("key {key}: step {name} returned, but its row is not committed");
             self.violation("steps", what);
         }
+        self.check_rows("steps", run, Some(step));
     }
 
     /// Generation of the record that a run has claimed.
@@ -148,5 +232,15 @@ impl World {
         let run = self.runs.get(run as usize)?;
         let claim = self.keys[run.key].claims.get(&run.token?)?;
         Some(claim.generation)
+    }
+}
+
+/// The run that has inserted a row, and its step.
+fn part_of(row: Row) -> Option<(u64, Option<u32>)> {
+    match row.kind {
+        RowKind::Effect => Some((row.run, None)),
+        RowKind::Step(step) => Some((row.run, Some(step))),
+        RowKind::Further(step) => Some((row.run, step)),
+        RowKind::Callers => None,
     }
 }
