@@ -144,6 +144,8 @@ defects! {
     JoinsEnded: Simulation;
     "a caller's connection writes on after a joined call has noticed that the database ended the transaction"
     EndedCallerWrites: Simulation;
+    "a statement on a connection of the pool does not notice that other code has left a transaction open there"
+    WritesInForeignTransaction: Simulation;
 
     // Outbox.
     "a message can be claimed before its transaction commits"

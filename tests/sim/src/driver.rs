@@ -138,6 +138,15 @@ impl<'a> Driver<'a> {
                 let mode = self.plan.setup.keys[*key];
                 self.processes[*process].resolve(*key, mode, *decision, *thinks, &self.shared);
             }
+            What::LeaveOpen {
+                process,
+                connections,
+            } => {
+                let process = &self.processes[*process];
+                let text = format!("leaves a transaction open on {connections} connections");
+                self.shared.world().note(&process.name(), text);
+                process.leave_open(*connections);
+            }
             What::Purge { process } => self.processes[*process].purge(),
             What::Echo { process, key } => {
                 let id = record_id(self.plan.setup.keys[*key], *key);

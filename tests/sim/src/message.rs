@@ -109,6 +109,8 @@ pub(crate) enum Statement {
 /// Beginning of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begin {
+    /// By code that knows nothing of the store, and that leaves it open on a connection of the pool.
+    Foreign,
     /// By a caller, with the settings of the session: `autocommit` is on.
     Caller,
     /// By the store.
@@ -151,6 +153,8 @@ pub(crate) enum Reply {
     InTransaction(ClaimInTransaction),
     Prechecked(Option<ClaimInTransaction>),
     Messages(MessageReply),
+    /// Nothing was done, because other code has left a transaction open on the connection.
+    NotAlone,
     Done,
 }
 
@@ -187,6 +191,21 @@ impl Request {
             | Self::Messages(_)
             | Self::InTransaction(_) => None,
         }
+    }
+
+    /// True if the request changes a record or what belongs to it.
+    pub(crate) fn writes(&self) -> bool {
+        !matches!(
+            self,
+            Self::Get(_)
+                | Self::List(..)
+                | Self::Now
+                | Self::SavedSteps(_)
+                | Self::Due(..)
+                | Self::Precheck(_)
+                | Self::Messages(_)
+                | Self::InTransaction(_)
+        )
     }
 
     /// True if the request stores a result.
@@ -287,6 +306,7 @@ impl Reply {
             Self::Prechecked(None) => "not locked".to_owned(),
             Self::Fenced(FencedWrite::Applied) | Self::Done => "done".to_owned(),
             Self::Fenced(FencedWrite::Fenced) => "fenced".to_owned(),
+            Self::NotAlone => "refused, a transaction is open".to_owned(),
             Self::Resolved(resolved) => format!("{resolved:?}").to_lowercase(),
             Self::Record(None) => "no record".to_owned(),
             Self::Record(Some(record)) => format!("record: {}", record.state),

@@ -168,6 +168,13 @@ pub enum What {
         /// Number of the process.
         process: usize,
     },
+    /// Code of a process that knows nothing of the store leaves a transaction open on connections of the pool.
+    LeaveOpen {
+        /// Number of the process.
+        process: usize,
+        /// Number of connections.
+        connections: usize,
+    },
     /// The first claim that a process sent for a key arrives once more.
     Echo {
         /// Number of the process.

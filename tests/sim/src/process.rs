@@ -241,6 +241,13 @@ impl Process {
         });
     }
 
+    /// Lets other code of the process leave transactions open on connections of the pool.
+    pub(crate) fn leave_open(&self, connections: usize) {
+        if let Some(running) = &self.running {
+            running.endpoint.leave_open(connections);
+        }
+    }
+
     /// Lets an operator purge.
     pub(crate) fn purge(&self) {
         let Some(running) = &self.running else { return };

@@ -19,7 +19,9 @@ use idem_store::store::{Filter, Page, PageRequest, Purged, SavedStep};
 
 use self::outbox::Outbox;
 use self::sessions::OpenTransaction;
-use crate::message::{Answer, Arrival, ConnectionId, PurgedBy, Reply, Request, Statement, full};
+use crate::message::{
+    Answer, Arrival, Begin, ConnectionId, PurgedBy, Reply, Request, Statement, full,
+};
 use crate::world::World;
 
 /// Time of the store's clock when a run begins: some day of 2026.
@@ -93,9 +95,10 @@ impl Server {
         Some(record)
     }
 
-    /// Number of transactions that are open.
+    /// Number of transactions that are open, without those that other code has left open.
     pub(crate) fn open_transactions(&self) -> usize {
-        self.open.len()
+        let open = self.open.values();
+        open.filter(|open| open.begin != Begin::Foreign).count()
     }
 
     /// Executes a request. None: it waits for the end of a transaction.
@@ -109,15 +112,18 @@ impl Server {
             return self.execute_statement(world, arrival, statement);
         }
         if let Some(connection) = arrival.connection
-            && self.open.contains_key(&connection)
+            && let Some(open) = self.open.get(&connection)
         {
-            world.violation(
-                "connections",
-                format!(
-                    "{} ran on a pooled connection that was left in a transaction",
-                    request.name()
-                ),
-            );
+            if open.begin == Begin::Foreign {
+                if request.writes() {
+                    return transactions::execute_in_foreign(self, world, arrival, connection);
+                }
+            } else {
+                let name = request.name();
+                let what =
+                    format!("{name} ran on a pooled connection that was left in a transaction");
+                world.violation("connections", what);
+            }
         }
         if arrival.is_refused && request.stores_result() {
             return Some(Err(full()));

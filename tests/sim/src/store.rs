@@ -31,19 +31,24 @@ use idem_store::store::{
     ManualChange, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved,
     SavedStep, StepStore,
 };
-use idem_store::{Store, StoreError, Timestamp};
+use idem_store::{Store, StoreError, StoreErrorKind, Timestamp};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use self::batches::Batches;
 pub(crate) use self::connections::{SimConnection, SimTransaction};
-use crate::message::{Answer, ConnectionId, PurgedBy, Reply, Request, wrong_reply};
+use crate::message::{
+    Answer, Begin, ConnectionId, PurgedBy, Reply, Request, Statement, wrong_reply,
+};
 use crate::mutex::lock;
 use crate::plan::Setup;
 use crate::world::Shared;
 
 /// Size of a cache: more than the records of a run need.
 const CACHE_BYTES: usize = 1 << 20;
+
+/// Number of connections on which a request is tried.
+const TRIES: usize = 20;
 
 /// A message on its way to the store.
 pub(crate) struct Envelope {
@@ -153,6 +158,22 @@ impl Endpoint {
     fn give_back(&self, connection: ConnectionId) {
         self.lock().idle.push(connection);
     }
+
+    /// Closes a connection, and thereby ends a transaction on it.
+    fn close(&self, connection: ConnectionId) {
+        let close = Request::InTransaction(Statement::Close);
+        self.send(Some(connection), close, None);
+    }
+
+    /// Leaves a transaction open on some connections of the pool, as code that drops the future of its `BEGIN`.
+    pub(crate) fn leave_open(&self, connections: usize) {
+        let lent: Vec<_> = (0..connections).map(|_| self.connect()).collect();
+        for connection in lent {
+            let begin = Request::InTransaction(Statement::Begin(Begin::Foreign));
+            self.send(Some(connection), begin, None);
+            self.give_back(connection);
+        }
+    }
 }
 
 /// The store of one process.
@@ -215,8 +236,21 @@ impl SimStore {
         }
     }
 
-    /// Sends a request on a connection of the pool. A connection whose answer was not awaited is not used again.
+    /// Sends a request on a connection of the pool. If other code has left a transaction open there, the connection is
+    /// closed, and another one is tried.
     async fn ask(&self, request: Request) -> Answer {
+        for _ in 0..TRIES {
+            match self.ask_once(request.clone()).await {
+                Ok(Reply::NotAlone) => {}
+                answer => return answer,
+            }
+        }
+        let text = "other code has left a transaction open on each connection that was tried";
+        Err(StoreError::new(StoreErrorKind::Unavailable, text))
+    }
+
+    /// Sends a request on a connection of the pool. A connection whose answer was not awaited is not used again.
+    async fn ask_once(&self, request: Request) -> Answer {
         let connection = self.endpoint.connect();
         let mut asking = Asking {
             endpoint: &self.endpoint,
@@ -226,14 +260,18 @@ impl SimStore {
         let answer = self.ask_on(connection, request).await;
         asking.is_over = true;
         let answer = answer?;
-        self.endpoint.give_back(connection);
+        match &answer {
+            Reply::NotAlone => self.endpoint.close(connection),
+            _ => self.endpoint.give_back(connection),
+        }
         Ok(answer)
     }
 
     /// Remembers the lease that the store has acknowledged.
-    fn acknowledge(&self, token: i64, sent_at: Instant, lease: Duration) {
+    fn acknowledge(&self, id: &RecordId, token: i64, sent_at: Instant, lease: Duration) {
         let mut world = self.shared.world();
         world.acknowledge(self.process, token, sent_at + lease);
+        world.claim_is_acknowledged(id, token);
     }
 }
 
@@ -266,7 +304,8 @@ impl Store for SimStore {
             None => single.await?,
         };
         if let ClaimOutcome::Granted(granted) = &outcome {
-            self.acknowledge(granted.fencing_token.number(), sent_at, claim.lease);
+            let token = granted.fencing_token.number();
+            self.acknowledge(&claim.id, token, sent_at, claim.lease);
         }
         Ok(outcome)
     }
@@ -283,7 +322,8 @@ impl Store for SimStore {
         let request = Request::TakeOver(*observed, claim.clone());
         let outcome = ask!(self, request, Reply::Claim)?;
         if let ClaimOutcome::Granted(granted) = &outcome {
-            self.acknowledge(granted.fencing_token.number(), sent_at, claim.lease);
+            let token = granted.fencing_token.number();
+            self.acknowledge(&claim.id, token, sent_at, claim.lease);
         }
         Ok(outcome)
     }
@@ -292,7 +332,8 @@ impl Store for SimStore {
         let sent_at = Instant::now();
         let fenced = ask!(self, Request::Renew(*owner, lease), Reply::Fenced)?;
         if fenced == FencedWrite::Applied {
-            self.acknowledge(owner.fencing_token.number(), sent_at, lease);
+            let token = owner.fencing_token.number();
+            self.acknowledge(&owner.id, token, sent_at, lease);
         }
         Ok(fenced)
     }
@@ -300,10 +341,16 @@ impl Store for SimStore {
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
         let request = Request::Complete(*owner, outcome.clone());
         let single = async { ask!(self, request, Reply::Fenced) };
-        match &self.batches {
-            Some(batches) => batches.complete(self, owner, outcome, single).await,
-            None => single.await,
+        let completed = match &self.batches {
+            Some(batches) => batches.complete(self, owner, outcome, single).await?,
+            None => single.await?,
+        };
+        if completed == FencedWrite::Applied {
+            let token = owner.fencing_token.number();
+            let mut world = self.shared.world();
+            world.outcome_is_acknowledged(&owner.id, token);
         }
+        Ok(completed)
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {

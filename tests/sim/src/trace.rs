@@ -101,6 +101,8 @@ stats! {
     deadlocks: "transactions ended by the store",
     /// Rows that were committed in no transaction, on connections of callers.
     alone: "rows in no transaction",
+    /// Requests on connections on which other code had left a transaction open.
+    foreign: "requests in transactions of others",
     /// Records that purgers removed or interrupted.
     purged: "purged",
 }

@@ -117,6 +117,8 @@ struct KeyHistory {
     requests: BTreeSet<u32>,
     highest: Option<i64>,
     claims: BTreeMap<i64, ClaimHistory>,
+    /// Fencing tokens of the records that have ended.
+    ended: BTreeSet<i64>,
     /// Outcomes that the store has recorded, each with the run that it came from, and true for a value.
     committed: Vec<(Option<u64>, bool)>,
     /// Effects outside of the store's database, as epoch and run.
@@ -295,6 +297,7 @@ impl KeyHistory {
             requests: BTreeSet::new(),
             highest: None,
             claims: BTreeMap::new(),
+            ended: BTreeSet::new(),
             committed: Vec::new(),
             effects: Vec::new(),
             rows: Vec::new(),

@@ -95,6 +95,7 @@ const FOUND_WITHIN: &[(Defect, u64)] = &[
     (Defect::KeepsAutocommit, 30),
     (Defect::JoinsEnded, 200),
     (Defect::EndedCallerWrites, 30),
+    (Defect::WritesInForeignTransaction, 130),
 ];
 
 #[test]

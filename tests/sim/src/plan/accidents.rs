@@ -10,10 +10,14 @@ const CLOCK_JUMPS: f64 = 0.3;
 /// Chance that the store ends transactions by itself, if there are any.
 const DEADLOCKS: f64 = 0.35;
 
+/// Chance that other code leaves transactions open on connections of the pool.
+const FOREIGN: f64 = 0.25;
+
 /// Adds accidents to a plan.
 pub(super) fn add(plan: &mut Plan, kind: Kind) {
     if kind == Kind::Rough {
         clock_jump(plan);
+        foreign_transactions(plan);
         plan.actions.sort_by_key(|action| action.at);
     }
     if kind != Kind::Calm {
@@ -33,6 +37,23 @@ fn clock_jump(plan: &mut Plan) {
             at,
             what: What::ShiftClock { by },
         });
+    }
+}
+
+/// Other code leaves transactions open, some of them on every connection that the pool has.
+fn foreign_transactions(plan: &mut Plan) {
+    let mut choices = Choices::new(plan.seed ^ 0xf07e_1600_0000_0000);
+    if !choices.chance(FOREIGN) {
+        return;
+    }
+    let end = plan.actions.last().map_or(0, |last| last.at);
+    for _ in 0..choices.between(1, 6) {
+        let what = What::LeaveOpen {
+            process: choices.below(plan.setup.clock_rates.len() as u64) as usize,
+            connections: choices.between(1, 4) as usize,
+        };
+        let at = choices.below(end + 1);
+        plan.actions.push(Action { at, what });
     }
 }
 

@@ -61,7 +61,7 @@ impl OpenTransaction {
     /// Ends the transaction without the client. Returns the error of the statement.
     pub(super) fn end_by_store(&mut self, aborts: bool) -> StoreError {
         let autocommit = match self.begin {
-            Begin::Caller => true,
+            Begin::Caller | Begin::Foreign => true,
             Begin::Store { autocommit, .. } => autocommit,
         };
         match self.state {

@@ -50,6 +50,29 @@ impl Server {
     }
 }
 
+/// Executes a request on a connection on which other code has left a transaction open.
+pub(super) fn execute_in_foreign(
+    server: &mut Server,
+    world: &mut World,
+    arrival: &Arrival,
+    connection: ConnectionId,
+) -> Option<Answer> {
+    world.stats.foreign += 1;
+    if !server.is(Defect::WritesInForeignTransaction) {
+        return Some(Ok(Reply::NotAlone));
+    }
+    let now = server.now(world);
+    let mut open = server.open.remove(&connection)?;
+    let mut run =
+        |request: &Request| write(server, &mut open.writes, arrival, connection, request, now);
+    let reply = match &arrival.request {
+        Request::Batch(batch) => Some(Reply::Batch(batch.iter().map(run).collect())),
+        request => run(request),
+    };
+    server.open.insert(connection, open);
+    reply.map(Ok)
+}
+
 /// Executes a statement. None: it waits for the end of another transaction.
 pub(super) fn execute(
     server: &mut Server,
@@ -288,7 +311,7 @@ fn commit_alone(
 ) {
     match begin {
         Begin::Store { .. } => commit(server, world, arrival, connection, writes),
-        Begin::Caller => {
+        Begin::Caller | Begin::Foreign => {
             for id in writes.slots.keys() {
                 world.record_is_committed_alone(id);
             }

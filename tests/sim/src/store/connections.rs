@@ -168,10 +168,7 @@ impl Drop for Beginning {
         }
         match self.is_pooled {
             true => self.endpoint.give_back(self.connection),
-            false => {
-                let close = Request::InTransaction(Statement::Close);
-                self.endpoint.send(Some(self.connection), close, None);
-            }
+            false => self.endpoint.close(self.connection),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Checks of the answers that callers get.
 
 use idem_runtime::Error;
+use idem_store::key::RecordId;
 use tokio::time::Instant;
 
 use super::World;
@@ -23,6 +24,24 @@ impl World {
             Ok(_) | Err(_) => Ok(()),
         };
         self.probes.insert(caller, settled);
+    }
+
+    /// The store has acknowledged a claim, or its renewal, to a process.
+    pub(crate) fn claim_is_acknowledged(&mut self, id: &RecordId, token: i64) {
+        let Some(key) = self.key_of(id) else { return };
+        if !self.keys[key].claims.contains_key(&token) {
+            let what = format!("key {key}: a claim was acknowledged, and not committed");
+            self.violation("acknowledgements", what);
+        }
+    }
+
+    /// The store has acknowledged to a process that the record has ended.
+    pub(crate) fn outcome_is_acknowledged(&mut self, id: &RecordId, token: i64) {
+        let Some(key) = self.key_of(id) else { return };
+        if !self.keys[key].ended.contains(&token) {
+            let what = format!("key {key}: an outcome was acknowledged, and not committed");
+            self.violation("acknowledgements", what);
+        }
     }
 
     /// A caller dropped its future.

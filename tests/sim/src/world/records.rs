@@ -299,6 +299,7 @@ impl World {
         if !after.state.is_ended() {
             return;
         }
+        self.keys[key].ended.insert(after.fencing_token.number());
         let bytes = after.payload.as_ref().map(|payload| &*payload.bytes);
         let run = bytes.and_then(|bytes| match after.state {
             State::Completed => serde_json::from_slice(bytes).ok().map(|it: Receipt| it.run),
