@@ -146,6 +146,8 @@ defects! {
     EndedCallerWrites: Simulation;
     "a statement on a connection of the pool does not notice that other code has left a transaction open there"
     WritesInForeignTransaction: Simulation;
+    "a read sees what an open transaction has written"
+    ReadsUncommitted: Simulation;
 
     // Outbox.
     "a message can be claimed before its transaction commits"

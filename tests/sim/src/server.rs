@@ -174,7 +174,14 @@ impl Server {
     fn execute_alone(&mut self, world: &mut World, arrival: &Arrival, request: &Request) -> Answer {
         let now = self.now(world);
         match request {
-            Request::Get(id) => Ok(Reply::Record(self.live(id, now).map(Box::new))),
+            Request::Get(id) => {
+                let uncommitted = match self.is(Defect::ReadsUncommitted) {
+                    true => self.uncommitted(id, now),
+                    false => None,
+                };
+                let record = uncommitted.or_else(|| self.live(id, now));
+                Ok(Reply::Record(record.map(Box::new)))
+            }
             Request::List(filter, page) => self.list(filter, page, now).map(Reply::Page),
             Request::Now => Ok(Reply::Now(now)),
             Request::Purge(limit, as_of, by) => {

@@ -96,6 +96,7 @@ const FOUND_WITHIN: &[(Defect, u64)] = &[
     (Defect::JoinsEnded, 200),
     (Defect::EndedCallerWrites, 30),
     (Defect::WritesInForeignTransaction, 130),
+    (Defect::ReadsUncommitted, 800),
 ];
 
 #[test]

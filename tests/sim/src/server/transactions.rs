@@ -3,7 +3,7 @@
 
 use idem_reference::Defect;
 use idem_store::key::RecordId;
-use idem_store::record::Timestamp;
+use idem_store::record::{Record, Timestamp};
 use idem_store::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite};
 
 use super::outbox::Enqueued;
@@ -34,6 +34,15 @@ impl Server {
     /// Says that the record is locked. None: try to claim.
     pub(super) fn precheck(&self, claim: &ClaimRequest) -> Option<ClaimInTransaction> {
         self.is_locked(&claim.id).then(|| self.locked(&claim.id))
+    }
+
+    /// The record as an open transaction has written it.
+    pub(super) fn uncommitted(&self, id: &RecordId, now: Timestamp) -> Option<Record> {
+        let mut open = self.open.values();
+        let slot = open.find_map(|open| open.writes.slots.get(id)?.clone())?;
+        let mut record = slot.record;
+        record.read_at = now;
+        Some(record)
     }
 
     fn locked(&self, id: &RecordId) -> ClaimInTransaction {
