@@ -41,6 +41,8 @@ use crate::sql::Sql;
 /// - `cascades`: the database deletes the steps of a record that another program deletes
 /// - `recovery`: the store keeps recovery inputs
 /// - `operators`: the store is one for the command and the console
+/// - `alone`: the store notices a transaction that other code has left open on a connection of its pool, or its driver lets
+///   none be left open
 /// - `clients`: HTTP clients in other languages are tried here
 ///
 /// [`on_stores!`](crate::on_stores) and [`each_place!`](crate::each_place) read the list.
@@ -50,16 +52,16 @@ macro_rules! places {
     ($reader:ident $arguments:tt) => {
         $crate::$reader! { $arguments memory, Arc<MemoryStore>, [], [], memory_home(), [] }
         $crate::$reader! { $arguments sqlite, SqliteStore, [], [], file(),
-            [transactions versions cascades recovery operators clients] }
+            [transactions versions cascades recovery operators alone clients] }
         $crate::$reader! { $arguments postgres, PostgresStore,
             ["needs PostgreSQL: cargo xtask test runs it"], [POSTGRES], database(backends::postgres),
-            [transactions server versions cascades recovery operators clients] }
+            [transactions server versions cascades recovery operators alone clients] }
         $crate::$reader! { $arguments postgres_portable, PostgresStore,
             ["needs PostgreSQL: cargo xtask test runs it"], [POSTGRES], database(backends::postgres_portable),
             [transactions server recovery operators] }
         $crate::$reader! { $arguments mariadb, MySqlStore,
             ["needs MariaDB: cargo xtask test runs it"], [MARIADB], database(backends::mariadb),
-            [transactions server versions recovery operators] }
+            [transactions server versions recovery operators alone] }
         $crate::$reader! { $arguments mysql, MySqlStore,
             ["needs MySQL: cargo xtask test runs it"], [MYSQL], database(backends::mysql),
             [transactions server versions recovery operators] }

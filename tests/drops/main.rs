@@ -2,7 +2,8 @@
 //!
 //! After each drop, every connection of the pool can be acquired and is in no transaction, the next call with the key
 //! succeeds within one store time-out, and another session sees all acknowledged writes. No body ran twice if its mode
-//! forbids it, and the caller's own transaction is intact. At the end, every gauge of the metrics is back at zero. `IDEM_DROPS=100000` drops that many calls during concurrent
+//! forbids it, and the caller's own transaction is intact. The application's own futures on the shared pool are dropped as
+//! well. At the end, every gauge of the metrics is back at zero. `IDEM_DROPS=100000` drops that many calls during concurrent
 //! traffic on each store, and `IDEM_DROPS_SEED` repeats the moments of an earlier run.
 
 use std::pin::Pin;
@@ -25,6 +26,7 @@ use self::report::Case;
 use self::sweep::Scenario;
 use self::traffic::Effective;
 
+mod application;
 mod calls;
 mod databases;
 mod defects;
@@ -213,6 +215,14 @@ impl Trials {
                 origin,
             ))
         });
+        if origin.can("alone") {
+            trials.push(self.case::<InDatabase<S>, _>(
+                origin,
+                "application",
+                "dropped_futures",
+                application::acknowledged_calls_are_committed,
+            ));
+        }
         trials
     }
 }

@@ -218,7 +218,7 @@ async fn agree<H: AnyFixture>(
 }
 
 /// Record as another session sees it.
-async fn read<H: AnyFixture>(
+pub(crate) async fn read<H: AnyFixture>(
     entry: &Entry<H>,
     witness: &Fixture,
     trace: &Trace,
