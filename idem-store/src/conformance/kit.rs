@@ -8,7 +8,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::random;
 use crate::record::{
@@ -29,6 +29,8 @@ pub(super) const LONG: Duration = Duration::from_secs(3600);
 pub(super) const SHORT: Duration = Duration::from_millis(20);
 /// Longest wait of a case for an event that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
+/// Largest number of tries of a purge.
+const PURGES: u32 = 20;
 
 macro_rules! ensure {
     ($holds:expr, $($seen:tt)+) => {
@@ -188,8 +190,16 @@ impl Subject {
     }
 
     pub(super) async fn purge_as_of(&self, limit: u32, as_of: Timestamp) -> Result<Purged, String> {
-        let purged = self.store.purge(limit, as_of).await;
-        purged.map_err(failed("purge"))
+        // As a purger does, it tries again when others hold the locks of a purge.
+        let mut tries = 1;
+        loop {
+            match self.store.purge(limit, as_of).await {
+                Err(error) if error.kind() == StoreErrorKind::Conflict && tries < PURGES => {
+                    tries += 1;
+                }
+                purged => return purged.map_err(failed("purge")),
+            }
+        }
     }
 
     pub(super) async fn purge(&self, limit: u32) -> Result<Purged, String> {

@@ -194,7 +194,7 @@ pub(super) async fn endless_durations_are_kept(store: Subject) -> CaseResult {
             let record = store.denied(&other(&claim)).await?;
             ensure!(
                 !record.is_lapsed()
-                    && record.lease_until >= record.read_at.after(lease.min(CENTURY) - SHORT * 100)
+                    && record.lease_until >= record.read_at.after(lease.min(CENTURY) - LONG / 2)
                     && record.retention >= retention.min(CENTURY),
                 "a lease of {lease:?} and a retention of {retention:?} were kept as {record:?}"
             );
