@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sqlx::MySqlPool;
-use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlRow};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPoolOptions, MySqlRow};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -36,9 +36,7 @@ mod transaction;
 use batch::{ClaimBatch, CompletionBatch};
 use claiming::{Executor, InsertResult};
 use connections::Executed;
-pub(super) use connections::run;
-#[cfg(feature = "outbox")]
-pub(super) use connections::run_borrowed;
+pub(super) use connections::{run, run_borrowed};
 #[cfg(feature = "outbox")]
 pub(super) use errors::{DUPLICATE, number};
 pub(super) use errors::{error, retry_undone};
@@ -74,8 +72,11 @@ use statements::MySqlStatements;
 /// If you create the pool yourself, turn `test_before_acquire` off; otherwise each transition pays for a ping. Leave
 /// `autocommit` on, the default: each transition is a statement that commits on its own. Each isolation level will do but
 /// READ UNCOMMITTED, under which a call could replay an outcome that is never committed. The first statement of a store
-/// reads these settings, `completion_type` and `sql_mode`, and refuses with [`StoreErrorKind::Other`] what it cannot work
-/// with. A cut connection is detected at its next use, as an error after which the call retries.
+/// reads these settings, `completion_type`, `sql_mode`, character sets and limits, and refuses with
+/// [`StoreErrorKind::Other`] what it cannot work with. The book has
+/// [the list](https://idem-rs.github.io/idem/pools.html#settings-that-the-store-refuses). The pool must not open more
+/// connections than `max_user_connections` and `max_connections` allow. A cut connection is detected at its next use, as an
+/// error after which the call retries.
 ///
 /// Other code on the pool may leave a transaction open on a connection, for example if the future of sqlx's `begin` is
 /// dropped. On MariaDB a statement of the store fails there and changes nothing; the store closes that connection, and
@@ -256,6 +257,21 @@ impl MySqlStore {
     /// Refuses settings of the sessions that void what the store says. They are read before the first statement.
     async fn examine_settings(&self) -> Result<(), sqlx::Error> {
         let examine = || async { Settings::of(&self.pool).await?.require_usable() };
+        let examined = self.has_usable_settings.get_or_try_init(examine).await;
+        examined.copied()
+    }
+
+    /// As [`examine_settings`](Self::examine_settings), on the caller's connection: the pool may have no other one.
+    async fn examine_settings_on(
+        &self,
+        connection: &mut MySqlConnection,
+    ) -> Result<(), sqlx::Error> {
+        let pool = &self.pool;
+        let examine = move || async move {
+            let statement = Settings::statement();
+            let answer = run_borrowed(connection, &statement.query()).await?;
+            Settings::read(&answer.rows, pool)?.require_usable()
+        };
         let examined = self.has_usable_settings.get_or_try_init(examine).await;
         examined.copied()
     }

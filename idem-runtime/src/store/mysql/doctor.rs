@@ -32,6 +32,7 @@ impl MySqlStore {
             Finding::or_failed("autocommit", self.check_autocommit().await),
             Finding::or_failed("isolation", self.check_isolation().await),
             Finding::or_failed("sql_mode", self.check_sql_mode().await),
+            Finding::or_failed("connections", self.check_connections().await),
             Finding::or_failed("writable", self.check_writable().await),
             Finding::or_failed("rights", self.check_rights().await),
             Finding::or_failed("changes by hand", self.check_audit().await),
@@ -84,18 +85,15 @@ impl MySqlStore {
     }
 
     async fn check_sql_mode(&self) -> Result<Finding, StoreError> {
-        const CHECK: &str = settings::MEANING;
-        let settings = Settings::of(&self.pool).await.map_err(error)?;
-        let is_mariadb = self.variable("version").await?.contains("MariaDB");
-        if settings.has_safe_updates() && !is_mariadb {
-            return Ok(Finding::problem(
-                CHECK,
-                "`sql_safe_updates` is on, so each purge fails and the table grows",
-                "turn it off for the user of the service",
-            ));
-        }
         let found = "statements mean what the store expects";
-        self.check_setting(CHECK, |_| found.to_owned()).await
+        self.check_setting(settings::MEANING, |_| found.to_owned())
+            .await
+    }
+
+    async fn check_connections(&self) -> Result<Finding, StoreError> {
+        let found = "the server accepts as many connections as the pool may open";
+        self.check_setting(settings::CONNECTIONS, |_| found.to_owned())
+            .await
     }
 
     /// Finding about the settings of a check.
@@ -113,6 +111,14 @@ impl MySqlStore {
 
     async fn check_writable(&self) -> Result<Finding, StoreError> {
         const CHECK: &str = "writable";
+        let settings = Settings::of(&self.pool).await.map_err(error)?;
+        if settings.is_read_only() {
+            return Ok(Finding::problem(
+                CHECK,
+                "transactions of the connections are read-only, so every claim fails",
+                "turn `transaction_read_only` off for the connections of the pool",
+            ));
+        }
         if !self.is_on("read_only").await? {
             return Ok(Finding::ok(CHECK, "the server accepts writes"));
         }
@@ -224,7 +230,7 @@ impl MySqlStore {
         let mut unused = Vec::new();
         for (index, columns) in [("PRIMARY", "id"), ("purge_queue", "purge_after")] {
             let query = format!(
-                "SELECT CONVERT(GROUP_CONCAT(column_name ORDER BY seq_in_index) USING utf8mb4)
+                "SELECT CONVERT(IF(count(*) = 1, max(column_name), '') USING utf8mb4)
                  FROM information_schema.statistics WHERE {} AND index_name = '{index}'",
                 self.this_table()
             );

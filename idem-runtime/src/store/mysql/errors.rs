@@ -204,6 +204,10 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
         | 3781
         | 3782
         | 4031 => (Unavailable, "the server ended the connection, try again"),
+        1104 => (
+            StoreErrorKind::Other,
+            "the server refuses a statement by `max_join_size`; turn `sql_big_selects` on for the connections of the pool",
+        ),
         1118 => (
             TooLarge,
             "a value is too large for the redo log; raise `innodb_log_file_size` or lower the limit on results",

@@ -142,6 +142,11 @@ impl TransactionalStore for MySqlStore {
         let on = InTransaction::new(self, transaction);
         // This transaction has already locked a record that was observed: a pre-check on another connection would find
         // that lock.
+        if on.is_joined {
+            let mut connection = on.connection.lock().await;
+            let examined = self.examine_settings_on(&mut connection).await;
+            examined.map_err(error)?;
+        }
         if on.is_joined && observed.is_none() {
             // Other connections cannot see what the caller's transaction has done.
             if let Some(record) = sql::read_current(&on, &claim.id).await?.filter(has_ended) {
