@@ -26,12 +26,33 @@ struct Server {
     info: Option<String>,
     /// Value of `appendfsync`; `None` if the user may not ask.
     fsync: Option<String>,
+    /// Value of `min-replicas-to-write`; `None` if the user may not ask.
+    min_replicas: Option<String>,
 }
 
 impl Server {
     fn fact(&self, name: &str) -> Option<&str> {
         let mut lines = self.info.as_deref()?.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.fact(name).and_then(|it| it.parse().ok()).unwrap_or(0)
+    }
+
+    /// Returns true if the server refuses writes that need memory, instead of evicting keys.
+    fn is_full(&self) -> bool {
+        let limit = self.number("maxmemory");
+        let evicts = self.fact("maxmemory_policy") != Some("noeviction");
+        limit > 0 && !evicts && self.number("used_memory") >= limit
+    }
+
+    /// Number of replicas that a write needs, if there are fewer.
+    fn missing_replicas(&self) -> Option<u64> {
+        let needed = self.min_replicas.as_ref()?.parse().ok()?;
+        // The server says this only if the setting is used.
+        let connected = self.fact("min_slaves_good_slaves")?.parse::<u64>().ok()?;
+        (connected < needed).then_some(needed)
     }
 }
 
@@ -60,6 +81,7 @@ impl RedisStore {
             ));
             return findings;
         }
+        findings.push(check_writable(&servers));
         findings.push(check_eviction(&servers));
         findings.push(check_durability(&servers));
         findings.push(check_loss(&servers));
@@ -67,8 +89,6 @@ impl RedisStore {
     }
 
     async fn server(&self, primary: &Primary) -> Result<Server, StoreError> {
-        let mut config = cmd("CONFIG");
-        config.arg("GET").arg("appendfsync");
         let allowed = |answer: Result<[Value; 1], StoreError>| match answer {
             Err(error) if error.kind() == StoreErrorKind::Denied => Ok(None),
             answer => answer.map(|[value]| Some(value)),
@@ -77,10 +97,6 @@ impl RedisStore {
             .connection
             .ask(primary, [cmd("INFO")], self.timeout)
             .await;
-        let fsync = self.connection.ask(primary, [config], self.timeout).await;
-        // A server of a cloud provider may not know CONFIG at all.
-        let fsync = allowed(fsync).unwrap_or(None);
-        let fsync = fsync.and_then(|value| redis::from_redis_value::<Vec<String>>(value).ok());
         Ok(Server {
             info: match allowed(info)? {
                 None => None,
@@ -90,8 +106,19 @@ impl RedisStore {
                 Some(Value::VerbatimString { text, .. }) => Some(text),
                 Some(_) => return Err(unreadable()),
             },
-            fsync: fsync.and_then(|pair| pair.into_iter().nth(1)),
+            fsync: self.setting(primary, "appendfsync").await,
+            min_replicas: self.setting(primary, "min-replicas-to-write").await,
         })
+    }
+
+    /// Value of a setting. `None` if the user may not ask, or the server does not know CONFIG, as one of a cloud provider.
+    async fn setting(&self, primary: &Primary, name: &str) -> Option<String> {
+        let mut config = cmd("CONFIG");
+        config.arg("GET").arg(name);
+        let answer = self.connection.ask(primary, [config], self.timeout).await;
+        let [value] = answer.ok()?;
+        let pair = redis::from_redis_value::<Vec<String>>(value).ok()?;
+        pair.into_iter().nth(1)
     }
 
     /// Runs what only reads. What writes is only asked for, with `ACL DRYRUN` of Redis 7.
@@ -159,6 +186,28 @@ impl RedisStore {
             "the user may run the commands of the store on the keys of the prefix",
         ))
     }
+}
+
+fn check_writable(servers: &[Server]) -> Finding {
+    const CHECK: &str = "writable";
+    if servers.iter().any(Server::is_full) {
+        return Finding::problem(
+            CHECK,
+            "the memory of a server is full (`maxmemory`), so it refuses claims",
+            "raise `maxmemory`, or remove keys of other applications",
+        );
+    }
+    if let Some(needed) = servers.iter().find_map(Server::missing_replicas) {
+        return Finding::problem(
+            CHECK,
+            format!(
+                "a server accepts writes only with {needed} replicas (`min-replicas-to-write`) and has fewer, so every claim \
+                 fails"
+            ),
+            "connect the replicas again, or lower `min-replicas-to-write`",
+        );
+    }
+    Finding::ok(CHECK, "the servers accept writes")
 }
 
 fn check_eviction(servers: &[Server]) -> Finding {
