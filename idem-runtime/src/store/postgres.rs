@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use sqlx::PgPool;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions, PgRow};
+use tokio::sync::OnceCell;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{FencingToken, Observation, Outcome, Owner, Payload, Record, Timestamp};
@@ -25,6 +26,7 @@ pub(super) mod migrate;
 mod pooling;
 mod rows;
 mod session;
+mod settings;
 pub(super) mod statements;
 mod transaction;
 
@@ -33,6 +35,7 @@ use connections::{NOT_ALONE, Protocol, give_back, is_not_alone};
 pub use form::PostgresForm;
 use forms::Forms;
 use rows::{CONTENT_LEN, id_mismatch, record_for};
+use settings::{Settings, Unusable};
 use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatements};
 
 /// Store of records in PostgreSQL 12 or later, or in another database that speaks PostgreSQL. Cloning is cheap and shares
@@ -91,6 +94,10 @@ use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatement
 /// connection. Behind PgBouncer in transaction mode, let it track them (`max_prepared_statements`, version 1.21 or
 /// later) or use [`without_prepared_statements`](Self::without_prepared_statements).
 ///
+/// The first statement of a store reads settings of its connection, and refuses with [`StoreErrorKind::Other`] what it
+/// cannot work with, such as a pool that is larger than the `CONNECTION LIMIT` of its user. The book has
+/// [the list](https://idem-rs.github.io/idem/pools.html#settings-that-the-store-refuses).
+///
 /// # Failover
 ///
 /// A connection whose server refuses writes is closed, and its error [is retryable](StoreError::is_retryable), so a pool
@@ -120,6 +127,8 @@ pub struct PostgresStore {
     protocol: Protocol,
     forms: Arc<Forms>,
     batcher: Batcher<TransitionBatch>,
+    /// Set once the settings of a connection were found usable.
+    has_usable_settings: Arc<OnceCell<()>>,
 }
 
 /// Begins a transaction of the store's own, whatever the connection's default isolation level is. The statements are
@@ -230,7 +239,7 @@ impl PostgresStore {
     /// # Cancel safety
     /// If the future is dropped, nothing remains.
     pub async fn form(&self) -> Result<Option<PostgresForm>, StoreError> {
-        self.forms.prepare(&self.pool).await?;
+        self.prepare().await?;
         Ok(self.forms.known())
     }
 
@@ -240,7 +249,35 @@ impl PostgresStore {
             protocol: Protocol::default(),
             forms: Arc::new(forms),
             batcher: Batcher::for_statements(),
+            has_usable_settings: Arc::default(),
         }
+    }
+
+    /// Refuses settings that the store cannot work with. They are read before the first statement.
+    async fn examine_settings(&self) -> Result<(), sqlx::Error> {
+        let examine = || async {
+            let settings = Settings::of(&self.pool).await?;
+            settings.require_usable(&self.pool, &self.forms.table).await
+        };
+        let examined = self.has_usable_settings.get_or_try_init(examine).await;
+        examined.copied()
+    }
+
+    /// As [`examine_settings`](Self::examine_settings), on a connection that may be in a transaction: the pool may have no
+    /// other one.
+    async fn examine_settings_on(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let examine = || async {
+            let settings = Settings::on(connection).await?;
+            settings.require_usable(&self.pool, &self.forms.table).await
+        };
+        let examined = self.has_usable_settings.get_or_try_init(examine).await;
+        examined.copied()
+    }
+
+    /// Refuses settings that the store cannot work with, and reads the form of the tables.
+    async fn prepare(&self) -> Result<(), StoreError> {
+        self.examine_settings().await.map_err(error)?;
+        self.forms.prepare(&self.pool).await
     }
 
     /// The connection pool, for the application's own statements.
@@ -269,6 +306,7 @@ impl PostgresStore {
     /// # Cancel safety
     /// If the future is dropped, each migration is applied or not applied. Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
+        self.examine_settings().await.map_err(error)?;
         let form = migrate::run_for_records(&self.pool, &self.forms).await?;
         self.forms.set(form);
         if self.protocol == Protocol::Prepared {
@@ -294,6 +332,7 @@ impl Backend for PostgresStore {
     /// Reads all rows, even if one is enough: the commit comes after the last row, so a single row could acknowledge a
     /// write that is undone later.
     async fn read(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
+        self.examine_settings().await.map_err(error)?;
         retry_conflicts(|| async {
             let mut connection = self.pool.acquire().await?;
             let rows = self.protocol.rows(&mut connection, &query).await;
@@ -304,6 +343,7 @@ impl Backend for PostgresStore {
     }
 
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
+        self.examine_settings().await.map_err(error)?;
         retry_conflicts(|| async {
             let mut connection = self.pool.acquire().await?;
             let affected = self.protocol.affected(&mut connection, &query).await;
@@ -340,7 +380,7 @@ impl SqlStore for PostgresStore {
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        self.forms.prepare(&self.pool).await?;
+        self.prepare().await?;
         if self.forms.is_portable() {
             return sql::complete(self, owner, outcome).await;
         }
@@ -354,7 +394,7 @@ impl SqlStore for PostgresStore {
         name: &str,
         payload: &Payload,
     ) -> Result<FencedWrite, StoreError> {
-        self.forms.prepare(&self.pool).await?;
+        self.prepare().await?;
         let run_single = || sql::save_new_step(self, owner, name, payload);
         if self.forms.is_portable() || sql::is_large(payload) {
             return Box::pin(run_single()).await;
@@ -378,12 +418,12 @@ impl SqlStore for PostgresStore {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        self.forms.prepare(&self.pool).await?;
+        self.prepare().await?;
         sql::resolve(self, observed, resolution).await
     }
 
     async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
-        self.forms.prepare(&self.pool).await?;
+        self.prepare().await?;
         let PostgresStatements { purge, requeue, .. } = self.forms.statements();
         sql::purge(self, purge, requeue, limit, as_of).await
     }
@@ -429,7 +469,7 @@ impl SqlOperator for PostgresStore {
 impl PostgresStore {
     /// Reads the record of a claim, or creates it.
     async fn find_or_create(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
-        self.forms.prepare(&self.pool).await?;
+        self.prepare().await?;
         let statements = self.forms.statements();
         let executor = || TransitionBatch::new(self.clone());
         let request = |sender| Transition::Claim((claim.clone(), sender));
@@ -508,9 +548,15 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
     if matches!(source, sqlx::Error::PoolTimedOut) {
         return StoreError::new(
             Unavailable,
-            "no connection could be had in time, check that the server answers, or give the pool more connections",
+            "no connection could be had in time; check that the server answers and allows as many connections as the pool may \
+             open, or give the pool more connections",
         )
         .with_source(source);
+    }
+    if let sqlx::Error::AnyDriverError(unusable) = &source
+        && let Some(Unusable { problem, remedy }) = unusable.downcast_ref()
+    {
+        return StoreError::new(Other, format!("{problem}; {remedy}")).with_source(source);
     }
     let error = sql::error(source, |answer| {
         let code = answer.code().unwrap_or_default();

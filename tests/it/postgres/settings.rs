@@ -1,6 +1,9 @@
-//! Settings of the sessions under which answers have another form.
+//! Settings of the sessions under which answers have another form, and limits on the number of sessions.
 
-use idem_runtime::{PostgresStore, Store as _};
+use idem_runtime::{PostgresStore, Store as _, StoreErrorKind};
+use idem_tests::backends::{self, PoolMode};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
 
 use super::{Database, pool};
 use crate::records::{claim, outcome, own};
@@ -30,5 +33,26 @@ async fn each_form_of_bytes_is_read() {
         }
         drop((text, binary));
         database.drop().await;
+    }
+}
+
+/// Behind a pooler that shares connections, a pool may have more of them than the server.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_pool_larger_than_the_server_is_refused_unless_a_pooler_shares_connections() {
+    // None of these connections is opened before it is needed.
+    let large = |pool: &PgPool| {
+        let pool_options = PgPoolOptions::new().max_connections(100_000);
+        let pool = pool_options.connect_lazy_with((*pool.connect_options()).clone());
+        PostgresStore::new(pool).without_prepared_statements()
+    };
+    let shared = backends::pg_bouncer(PoolMode::Transaction).await.unwrap();
+    large(&shared).migrate().await.unwrap();
+    let kept = backends::pg_bouncer(PoolMode::Session).await.unwrap();
+    let direct = backends::postgres().await.unwrap();
+    for pool in [kept, direct] {
+        let error = large(&pool).migrate().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");
+        assert!(error.to_string().contains("max_connections"), "{error}");
     }
 }

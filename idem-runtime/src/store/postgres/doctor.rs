@@ -9,12 +9,15 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use super::connections::{Protocol, text};
 use super::form::PostgresForm;
 use super::pooling::{self, Pooling};
+use super::settings::Settings;
 use super::statements::DIALECT;
 use super::{PostgresStore, error};
 use crate::error::StoreError;
 use crate::store::operator::Finding;
 use crate::store::sql;
 
+/// Name of the check of the settings that the store cannot work with.
+const SETTINGS: &str = "settings";
 /// Name of the check of the form.
 const FORM: &str = "form of the tables";
 /// Privileges that the store needs on each of its tables.
@@ -33,6 +36,10 @@ impl PostgresStore {
         let mut findings = Vec::new();
         // The other checks depend on the form.
         let form = self.check_form(&mut connection).await;
+        findings.push(Finding::or_failed(
+            SETTINGS,
+            self.check_settings(&mut connection).await,
+        ));
         findings.push(Finding::or_failed("pooling", self.check_pooling().await));
         findings.push(Finding::or_failed(
             "isolation",
@@ -83,6 +90,18 @@ impl PostgresStore {
             ),
             Some(PostgresForm::Standard) => Finding::ok(FORM, "the tables have the standard form"),
             None => Finding::ok(FORM, "there are no tables, so they have no form"),
+        })
+    }
+
+    async fn check_settings(&self, connection: &mut PgConnection) -> Result<Finding, StoreError> {
+        let settings = Settings::on(connection).await.map_err(error)?;
+        let unusable = settings.unusable(&self.pool, &self.forms.table).await;
+        Ok(match unusable {
+            Some(it) => Finding::problem(SETTINGS, it.problem, it.remedy),
+            None => Finding::ok(
+                SETTINGS,
+                "the store can work with the settings of the user and its number of connections",
+            ),
         })
     }
 
@@ -189,7 +208,10 @@ impl PostgresStore {
         let table = self.forms.table.quoted(DIALECT.quote, "");
         let name = &self.forms.table.name;
         let mut transaction = connection.begin().await.map_err(error)?;
-        let setting = "SET LOCAL enable_seqscan = off";
+        // The session may have ruled other plans out, and not every server that speaks PostgreSQL has each setting.
+        let setting = "SELECT set_config(name, CASE name WHEN 'enable_seqscan' THEN 'off' ELSE 'on' END, true) \
+             FROM pg_catalog.pg_settings WHERE name IN ('enable_seqscan', 'enable_indexscan', \
+             'enable_indexonlyscan', 'enable_bitmapscan')";
         let set = sqlx::raw_sql(setting).execute(&mut *transaction).await;
         set.map_err(error)?;
         let mut unused = Vec::new();

@@ -52,7 +52,7 @@ impl PostgresStore {
     pub(super) async fn begin_by_hand(
         &self,
     ) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
-        self.forms.prepare(&self.pool).await?;
+        self.prepare().await?;
         let begin = match self.forms.is_portable() {
             true => None,
             false => Some(SqlStr::from_static(BEGIN)),
@@ -87,6 +87,7 @@ impl TransactionalStore for PostgresStore {
     sql::transactions!(in trait PostgresStore, Postgres, PgConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
+        self.examine_settings().await.map_err(error)?;
         retry_conflicts(|| OpenTransaction::begin(&self.pool, None))
             .await
             .map_err(error)
@@ -106,6 +107,9 @@ impl TransactionalStore for PostgresStore {
         {
             // The pool may have no other connection.
             let mut connection = on.connection.lock().await;
+            self.examine_settings_on(&mut connection)
+                .await
+                .map_err(error)?;
             self.forms.prepare_on(&mut connection).await?;
         }
         for _ in 0..sql::MAX_CONFLICTS {
