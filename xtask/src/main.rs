@@ -17,14 +17,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::process::{self, ExitCode};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use lexopt::prelude::{Long, Short, Value, ValueExt as _};
 use serde_json::Value as Json;
 use xshell::cmd;
 
 use crate::bench::{Bench, bench};
 use crate::parts::Need;
-use crate::prove::{Fuzz, Prove, prove};
+use crate::prove::{Fuzz, Prove, Settings, prove};
 use crate::run::Run;
 use crate::servers::Set;
 use crate::test::{Fixtures, test};
@@ -82,6 +82,11 @@ Usage: cargo xtask <command>
   prove --fuzz [--minutes M] [--target NAME]... [--keep]
                       Runs the fuzz targets, or those named, under libFuzzer: M minutes each, by default ten. --keep
                       adds inputs that reach more code to tests/fuzz/corpus. Needs a compiler of C++
+  prove --settings [ENGINE [SETTING]]
+                      Makes all kinds of calls, and runs the case table, under each of some 40 settings of PostgreSQL,
+                      MariaDB, MySQL and Redis, on private servers, and compares what happens with what is expected.
+                      Prints a table. ENGINE is postgres, mariadb, mysql or redis. MySQL is left out if it is not
+                      installed, see `servers`
   ci                  Runs lint, then test
 ";
 
@@ -171,6 +176,16 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                 Value(area) if prove.mutation.is_some() => {
                     let area = area.string()?;
                     prove.mutation.get_or_insert_default().areas.push(area);
+                }
+                Long("settings") => {
+                    prove.settings.get_or_insert_default();
+                }
+                Value(word) if prove.settings.is_some() => {
+                    let word = word.string()?;
+                    let settings: &mut Settings = prove.settings.get_or_insert_default();
+                    settings
+                        .add(word)
+                        .map_err(|error| anyhow!("{error}\n\n{USAGE}"))?;
                 }
                 Long("histories") => prove.histories = true,
                 Long("explore") => prove.explore = true,
@@ -560,6 +575,27 @@ mod tests {
                 ..Prove::default()
             }))
         );
+        for (args, engine, name) in [
+            (&["prove", "--settings"][..], None, None),
+            (&["prove", "--settings", "redis"], Some("redis"), None),
+            (
+                &["prove", "--settings", "mysql", "chained"],
+                Some("mysql"),
+                Some("chained"),
+            ),
+        ] {
+            let settings = Settings {
+                engine: engine.map(str::to_owned),
+                name: name.map(str::to_owned),
+            };
+            assert_eq!(
+                parsed(args),
+                Ok(Command::Prove(Prove {
+                    settings: Some(settings),
+                    ..Prove::default()
+                }))
+            );
+        }
         assert_eq!(parsed(&["bench"]), Ok(Command::Bench(Bench::default())));
         let measuring = Bench {
             fsync: Some("1ms".to_owned()),
@@ -613,6 +649,9 @@ mod tests {
             &["prove", "--mutation", "--shard", "4/4"],
             &["prove", "x", "--mutation"],
             &["prove", "--minutes", "1"],
+            &["prove", "--settings", "oracle"],
+            &["prove", "redis", "--settings"],
+            &["prove", "--settings", "redis", "full", "idle"],
             &["test", "--seed", "7"],
             &["servers", "--embedded"],
             &["bench", "--fsync"],

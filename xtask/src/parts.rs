@@ -140,6 +140,13 @@ pub(crate) const PARTS: &[Part] = &[
         lane: 0,
     },
     Part {
+        name: "settings",
+        about: "calls and the case table under settings of each server, and defects that must be found",
+        work: target(&["settings"]),
+        needs: &[MySql, Programs],
+        lane: 2,
+    },
+    Part {
         name: "drops",
         about: "futures dropped at each poll, on every store",
         work: target(&["drops"]),

@@ -1,4 +1,5 @@
-//! `cargo xtask prove`: seeds of the simulator, states of the protocol, histories of stores, mutants, or fuzz targets.
+//! `cargo xtask prove`: seeds of the simulator, states of the protocol, histories of stores, settings of servers, mutants, or
+//! fuzz targets.
 
 mod fuzz;
 
@@ -33,6 +34,8 @@ pub(crate) struct Prove {
     pub(crate) explore: bool,
     /// Fuzz targets to run instead.
     pub(crate) fuzz: Option<Fuzz>,
+    /// Settings to try instead.
+    pub(crate) settings: Option<Settings>,
 }
 
 impl Default for Prove {
@@ -45,6 +48,48 @@ impl Default for Prove {
             histories: false,
             explore: false,
             fuzz: None,
+            settings: None,
+        }
+    }
+}
+
+/// Settings under which the stores are tried. Without names, all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Settings {
+    /// Name of an engine, such as `postgres`.
+    pub(crate) engine: Option<String>,
+    /// Name of a setting.
+    pub(crate) name: Option<String>,
+}
+
+impl Settings {
+    /// Engines that have settings.
+    pub(crate) const ENGINES: [&str; 4] = ["postgres", "mariadb", "mysql", "redis"];
+
+    /// Adds a word of the command line: an engine, and then a setting.
+    pub(crate) fn add(&mut self, word: String) -> anyhow::Result<()> {
+        match (&self.engine, &self.name) {
+            (None, _) => {
+                let engines = Self::ENGINES;
+                ensure!(
+                    engines.contains(&&*word),
+                    "unknown engine {word:?}; use one of {}",
+                    engines.join(", ")
+                );
+                self.engine = Some(word);
+            }
+            (Some(_), None) => self.name = Some(word),
+            (Some(_), Some(_)) => bail!("`--settings` takes an engine and one setting"),
+        }
+        Ok(())
+    }
+
+    /// Arguments of the trials.
+    fn filter(&self) -> Vec<String> {
+        match (&self.engine, &self.name) {
+            (Some(engine), Some(name)) => vec!["--exact".to_owned(), format!("{engine}::{name}")],
+            (Some(engine), None) => vec![format!("{engine}::")],
+            (None, _) => Vec::new(),
         }
     }
 }
@@ -71,6 +116,9 @@ pub(crate) fn prove(run: &mut Run, what: &Prove) -> anyhow::Result<()> {
     if let Some(what) = &what.fuzz {
         return fuzz::fuzz(run, what);
     }
+    if let Some(what) = &what.settings {
+        return settings(run, what);
+    }
     let (cargo, seed, hours) = (run.cargo(), what.seed.to_string(), what.hours.to_string());
     run.step("simulation", |sh| {
         let seeds = cmd!(
@@ -86,6 +134,18 @@ fn histories(run: &mut Run, seed: u64) -> anyhow::Result<()> {
     let (cargo, seed) = (run.cargo(), seed.to_string());
     run.step("histories", |sh| {
         Ok(cmd!(sh, "{cargo} run -q -p idem-histories -- --seed {seed}").run()?)
+    })
+}
+
+/// Tries the stores under settings, on private servers, and prints a table.
+fn settings(run: &mut Run, what: &Settings) -> anyhow::Result<()> {
+    let (cargo, filter) = (run.cargo(), what.filter());
+    run.step("settings", |sh| {
+        let trials = cmd!(
+            sh,
+            "{cargo} test -q --workspace --all-features --test settings -- --include-ignored {filter...}"
+        );
+        Ok(trials.run()?)
     })
 }
 

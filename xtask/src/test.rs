@@ -286,13 +286,14 @@ fn filters<'a>(part: &Part, filter: &'a [&'a str]) -> Vec<&'a [&'a str]> {
 
 /// Returns true if the tests of a part are the rows of a table, which is made at run time.
 fn has_own_runner(part: &Part) -> bool {
-    ["conformance", "drops"].contains(&part.name)
+    ["conformance", "drops", "settings"].contains(&part.name)
 }
 
 /// Argument that also runs the tests that need a server, which are marked as ignored.
 ///
 /// `conformance` and `drops` mark a test as ignored only if its server was not started. An area starts the servers of
-/// its own stores only, and a MySQL may be missing, so these tests must stay ignored.
+/// its own stores only, and a MySQL may be missing, so these tests must stay ignored. `settings` marks those that only
+/// `prove --settings` tries.
 fn includes_ignored(part: &Part, embedded: bool) -> Option<&'static str> {
     (!embedded && !has_own_runner(part)).then_some("--include-ignored")
 }

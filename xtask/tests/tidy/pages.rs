@@ -248,6 +248,9 @@ impl<'a> Known<'a> {
                     && file.text.contains(&format!("{test}: \""))
             }),
             "drops" => below("tests/drops/").any(|file| file.text.contains(&format!("\"{test}\""))),
+            "settings" => {
+                below("tests/settings/").any(|file| file.text.contains(&format!("\"{test}\"")))
+            }
             _ => {
                 let folder = TEST_FOLDERS.iter().find(|(name, _)| *name == target);
                 folder.is_none_or(|(_, folder)| self.has_function(folder, test))
