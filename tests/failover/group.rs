@@ -31,8 +31,10 @@ impl Group {
             Primaries::One => "BEFORE_ON_PRIMARY_FAILOVER",
             Primaries::All => "BEFORE",
         };
+        // A member that was killed gets what its group has committed since its own last transaction. It must not have lost
+        // one before it.
         let options_of_all =
-            Options::fast().set("loose-group-replication-consistency", consistency);
+            Options::durable().set("loose-group-replication-consistency", consistency);
         let group = blocking(|| GroupReplication::start(primaries, &options_of_all))?;
         let first = &group.members()[0];
         blocking(|| first.query("CREATE DATABASE idem"))?;

@@ -43,6 +43,9 @@ impl GroupReplication {
     /// A member that does not answer is expelled after twenty seconds: five until the others suspect it, and the rest for a
     /// machine that is busy.
     ///
+    /// A test that kills a member needs [durable](Options::durable) servers. The group sends a member that joins again only
+    /// what comes after its last transaction, so it cannot join if the kill has lost an earlier one.
+    ///
     /// # Errors
     ///
     /// MySQL is not [installed](crate::Release::install), or the members did not start or did not agree.
