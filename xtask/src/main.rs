@@ -7,6 +7,7 @@ mod copy;
 mod mutation;
 mod packages;
 mod parts;
+mod passed;
 mod prove;
 mod run;
 mod servers;
@@ -33,14 +34,16 @@ use crate::tested::Tested;
 const USAGE: &str = "\
 Usage: cargo xtask <command>
 
-  test [--embedded] [--servers SET] [NAME...]
+  test [--embedded] [--servers SET] [--resume] [NAME...]
                       Runs every test, or only those of the named parts, stores and areas. Starts the private servers
                       that these tests need, see `servers`. --embedded starts no server, and ignores tests that need
                       one. Without a NAME, three lanes of parts run concurrently, and the output of each part is in
                       test-logs in the target directory. Prints the time of each part at the end, and what could not
                       run. A run without a NAME writes the versions of the servers to docs/tested-with.json.
                       SET is debian12 (the machine's own servers, the default), newest, or postgres-versions, which
-                      runs the conformance table on PostgreSQL 12 to 18, from npm
+                      runs the conformance table on PostgreSQL 12 to 18, from npm. --resume leaves out what passed in
+                      an earlier run with the same programs on the same servers, so that a run that failed because the
+                      machine was busy can be completed
   test --list         Lists the names: parts such as `ui` and `docs`, stores such as `postgres`, areas such as `http`
   servers [--servers SET] [--only NAME]... [-- COMMAND...]
                       Starts private servers (PostgreSQL, MariaDB, MySQL, Redis, Redis Cluster, RabbitMQ, NATS), and
@@ -94,6 +97,7 @@ Usage: cargo xtask <command>
 enum Command {
     Test {
         embedded: bool,
+        resumes: bool,
         set: Set,
         names: Vec<String>,
     },
@@ -156,7 +160,7 @@ fn without_variables_of_cargo(
 fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
     let mut args = lexopt::Parser::from_args(args);
     let mut command = None;
-    let (mut embedded, mut list) = (false, false);
+    let (mut embedded, mut list, mut resumes) = (false, false, false);
     let mut names = Vec::new();
     let mut rest = Vec::new();
     let (mut set_name, mut only) = (None, Vec::new());
@@ -214,6 +218,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
             Long("help") | Short('h') => return Ok(Command::Help),
             Long("embedded") => embedded = true,
             Long("list") => list = true,
+            Long("resume") => resumes = true,
             Long("servers") => set_name = Some(args.value()?.string()?),
             Long("only") if matches!(command, Some(Command::Servers { .. })) => {
                 let name = args.value()?.string()?;
@@ -226,6 +231,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                 command = Some(match name.to_str() {
                     Some("test") => Command::Test {
                         embedded: false,
+                        resumes: false,
                         set: Set::default(),
                         names: Vec::new(),
                     },
@@ -269,12 +275,17 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
         Command::Test { .. } if list => Ok(Command::List),
         Command::Test { .. } => {
             parts::chosen(&names)?;
+            if resumes && (embedded || !names.is_empty()) {
+                bail!("`--resume` runs all tests: leave out `--embedded` and names\n\n{USAGE}");
+            }
             Ok(Command::Test {
                 embedded,
+                resumes,
                 set,
                 names,
             })
         }
+        _ if resumes => bail!("only `test` accepts `--resume`\n\n{USAGE}"),
         Command::Bench(bench) if bench.list && bench.plots => {
             bail!("`--list` and `--plots` exclude each other\n\n{USAGE}")
         }
@@ -309,9 +320,10 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Help => print!("{USAGE}"),
         Command::Test {
             embedded,
+            resumes,
             set,
             names,
-        } => test(&mut run, embedded, set, &names)?,
+        } => test(&mut run, embedded, set, resumes, &names)?,
         Command::PostgresVersions => test::postgres_versions(&mut run)?,
         Command::List => print!("{}", parts::list()),
         Command::Servers { set, only, command } => {
@@ -324,7 +336,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Prove(what) => prove(&mut run, &what)?,
         Command::Ci => {
             lint(&mut run)?;
-            test(&mut run, false, Set::default(), &[])?;
+            test(&mut run, false, Set::default(), false, &[])?;
         }
     }
     run.total();
@@ -475,6 +487,7 @@ mod tests {
             let names = names.iter().map(|it| (*it).to_owned()).collect();
             Ok(Command::Test {
                 embedded,
+                resumes: false,
                 set,
                 names,
             })
@@ -494,6 +507,15 @@ mod tests {
         assert_eq!(
             parsed(&["test", "redis", "--embedded", "ui"]),
             test(true, &["redis", "ui"])
+        );
+        assert_eq!(
+            parsed(&["test", "--resume", "--servers", "newest"]),
+            Ok(Command::Test {
+                embedded: false,
+                resumes: true,
+                set: Set::Newest,
+                names: Vec::new(),
+            })
         );
         assert_eq!(parsed(&["test", "--list"]), Ok(Command::List));
         let servers = |command: &[&str]| {
@@ -640,6 +662,9 @@ mod tests {
             &["test", "reddis"],
             &["lint", "--embedded"],
             &["lint", "--list"],
+            &["lint", "--resume"],
+            &["test", "--resume", "ui"],
+            &["test", "--resume", "--embedded"],
             &["lint", "test"],
             &["docs", "--list"],
             &["lint", "--", "test"],

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use xshell::{Shell, cmd};
 
+use crate::passed::Mark;
+
 /// Variable with the folder of this package, for this program alone.
 pub(crate) const FOLDER: &str = "IDEM_XTASK_FOLDER";
 
@@ -39,6 +41,8 @@ struct Step {
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) commands: Vec<Command>,
+    /// Mark of a job that has passed.
+    pub(crate) mark: Option<Mark>,
 }
 
 impl Run {
@@ -238,6 +242,9 @@ impl Job {
             }
             None => eprintln!("\n==== {name}"),
         }
+        if let Some(mark) = &self.mark {
+            mark.set(false)?;
+        }
         let began = Instant::now();
         for mut command in self.commands {
             if let Some(log) = &log {
@@ -251,6 +258,9 @@ impl Job {
             step.passed &= child.wait()?.success();
         }
         step.took = began.elapsed();
+        if let Some(mark) = &self.mark {
+            mark.set(step.passed)?;
+        }
         if let Some(log) = &log {
             let output = fs::read(log)?;
             let output = String::from_utf8_lossy(&output);
@@ -369,6 +379,7 @@ mod tests {
         Job {
             name: name.to_owned(),
             commands: vec![command],
+            mark: None,
         }
     }
 

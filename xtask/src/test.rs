@@ -1,6 +1,7 @@
 //! `cargo xtask test`: runs all tests, or the tests of some names.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,11 +12,13 @@ use xshell::cmd;
 
 use crate::clients;
 use crate::parts::{self, Chosen, Need, Part, Target, Work};
+use crate::passed::Mark;
 use crate::run::{Job, Run};
 use crate::servers::{self, POSTGRES_VERSIONS, Servers, Set};
 use crate::tested::{self, Tested, Tests};
 
-/// Runs the named parts, stores and areas, or all parts if there is no name, on a set of servers.
+/// Runs the named parts, stores and areas, or all parts if there is no name, on a set of servers. If it resumes, it leaves
+/// out what passed in an earlier run.
 ///
 /// Cargo builds for the whole workspace with all features, even for a single part. With `--package` it would use other
 /// features, and build the dependencies again.
@@ -23,6 +26,7 @@ pub(crate) fn test(
     run: &mut Run,
     embedded: bool,
     set: Set,
+    resumes: bool,
     names: &[String],
 ) -> anyhow::Result<()> {
     let (chosen, needs) = parts::chosen(names)?;
@@ -54,12 +58,25 @@ pub(crate) fn test(
         .read()?;
         programs(&messages)
     })?;
+    let sources = sources(run)?;
     let mut lanes: Vec<Vec<Job>> = Vec::new();
     for (part, filter) in chosen {
         // Named parts run in the order of their names, in one lane, so that their output appears immediately.
         let lane = if names.is_empty() { part.lane } else { 0 };
         lanes.resize_with(lanes.len().max(lane + 1), Vec::new);
-        lanes[lane].extend(jobs(run, (part, filter), &built, embedded, set)?);
+        let mut jobs = jobs(run, (part, filter), &built, embedded, set)?;
+        if let Some(fixtures) = &fixtures {
+            for job in &mut jobs {
+                job.mark = Some(mark(run, part, job, &built, set, fixtures, &sources));
+            }
+        }
+        if resumes {
+            let has_passed = |it: &Job| it.mark.as_ref().is_some_and(Mark::is_there);
+            for job in jobs.extract_if(.., |it| has_passed(it)) {
+                eprintln!("---- {} has passed in an earlier run", job.name);
+            }
+        }
+        lanes[lane].extend(jobs);
     }
     let all = run.lanes(lanes);
     let Some(fixtures) = fixtures else { return all };
@@ -77,6 +94,44 @@ pub(crate) fn test(
     }
     write(run, &tested)?;
     all
+}
+
+/// Mark of a job. What passed on a server counts as long as its programs and the servers are the same. Other tests also
+/// read files of the repository.
+fn mark(
+    run: &Run,
+    part: &Part,
+    job: &Job,
+    built: &[Program],
+    set: Set,
+    fixtures: &Fixtures,
+    sources: &str,
+) -> Mark {
+    // The programs with jobs of their own are named in these.
+    let started = |it: &&Program| !it.is_test && !["crash", "failover"].contains(&&*it.target.name);
+    let started: Vec<_> = built.iter().filter(started).map(|it| &*it.path).collect();
+    let versions = fixtures.servers.versions().iter();
+    let versions: Vec<_> = versions
+        .map(|(server, version, set)| format!("{server} {version} ({})", set.name()))
+        .collect();
+    let mut other: Vec<_> = versions.iter().map(String::as_str).collect();
+    let is_of_server = |it: &Need| !matches!(it, Need::Python | Need::Programs);
+    if !part.needs.iter().any(is_of_server) {
+        other.push(sources);
+    }
+    let folder = run.target().join("passed").join(set.name());
+    Mark::new(&folder, &job.name, &job.commands, &started, &other)
+}
+
+/// Text that differs if a file of the repository differs.
+fn sources(run: &Run) -> anyhow::Result<String> {
+    let sh = run.shell();
+    let commit = cmd!(sh, "git rev-parse HEAD").quiet().read()?;
+    let changes = cmd!(sh, "git diff HEAD").quiet().read()?;
+    let others = cmd!(sh, "git status --porcelain").quiet().read()?;
+    let mut hasher = DefaultHasher::new();
+    (changes, others).hash(&mut hasher);
+    Ok(format!("{commit} {:016x}", hasher.finish()))
 }
 
 /// Runs the conformance table on each major version of PostgreSQL.
@@ -204,6 +259,7 @@ fn conformance(
     Ok(Job {
         name: name.to_owned(),
         commands: vec![command],
+        mark: None,
     })
 }
 
@@ -273,7 +329,11 @@ fn jobs(
     };
     let name = [&[part.name], filter].concat().join(" ");
     anyhow::ensure!(!commands.is_empty(), "cargo built nothing for {name}");
-    Ok(vec![Job { name, commands }])
+    Ok(vec![Job {
+        name,
+        commands,
+        mark: None,
+    }])
 }
 
 /// Arguments of each run of a part's program. A program with a test runner of its own accepts one filter.
@@ -425,6 +485,7 @@ fn crash_rounds(
                 jobs.push(Job {
                     name: format!("crash {} {store}", round.name),
                     commands: vec![command],
+                    mark: None,
                 });
             }
         }
@@ -456,6 +517,7 @@ fn failovers(
             jobs.push(Job {
                 name: format!("failover {engine}"),
                 commands: vec![command],
+                mark: None,
             });
         }
     }
