@@ -40,6 +40,8 @@ pub(crate) struct Heard {
     pub(crate) calls: u64,
     /// Callers whose last answer was that the outcome is unknown.
     pub(crate) interrupted: u64,
+    /// The last error of a caller that goes on.
+    last_error: Option<String>,
     /// The last errors of callers that got no answer in time.
     pub(crate) stuck: Vec<String>,
     pub(crate) unexpected: Vec<String>,
@@ -62,6 +64,30 @@ impl Run {
 
     fn hear(&self, mode: Mode, key: &str, note: impl FnOnce(&mut Heard)) {
         note(self.heard().entry((mode, key.to_owned())).or_default());
+    }
+
+    /// Waits until a counter reaches a number.
+    async fn reach(&self, counter: &AtomicU64, number: u64) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while counter.load(Ordering::SeqCst) < number {
+            if Instant::now() > deadline {
+                let errors = self.last_errors();
+                bail!(
+                    "the calls make no progress; the last errors of those that wait: {errors:#?}"
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok(())
+    }
+
+    /// The last errors of keys that nobody has an answer for.
+    fn last_errors(&self) -> Vec<String> {
+        let heard = self.heard();
+        let unanswered = heard.iter().filter(|(_, it)| it.acknowledged.is_empty());
+        unanswered
+            .map(|((mode, key), it)| format!("{mode:?} {key}: {:?}", it.last_error))
+            .collect()
     }
 }
 
@@ -107,14 +133,17 @@ async fn round<E: Engine>(
         lanes.spawn(async move { work(run, number, lane).await });
     }
     let outcome = async {
-        reach(&run.answered, run.answered.load(Ordering::SeqCst) + keys).await?;
+        let answered = run.answered.load(Ordering::SeqCst);
+        let before = run.reach(&run.answered, answered + keys).await;
+        before.context("before the fault")?;
         let began = Instant::now();
         // Calls are under way at the moment of the fault, because the lanes never pause.
         let fault = engine.fail(number).await?;
-        reach(&run.answered, run.answered.load(Ordering::SeqCst) + 1).await?;
+        let answered = run.answered.load(Ordering::SeqCst);
+        run.reach(&run.answered, answered + 1).await?;
         let longest = began.elapsed();
         let begun = run.begun.load(Ordering::SeqCst);
-        reach(&run.begun, begun + keys).await?;
+        run.reach(&run.begun, begun + keys).await?;
         engine.heal().await?;
         anyhow::Ok((fault, longest))
     }
@@ -125,18 +154,6 @@ async fn round<E: Engine>(
         lane?;
     }
     outcome
-}
-
-/// Waits until a counter reaches a number.
-async fn reach(counter: &AtomicU64, number: u64) -> anyhow::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while counter.load(Ordering::SeqCst) < number {
-        if Instant::now() > deadline {
-            bail!("the calls make no progress");
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    Ok(())
 }
 
 /// Calls one key after the other, each from several callers at once, until the round ends.
@@ -189,6 +206,7 @@ async fn until_answered(run: &Run, caller: usize, mode: Mode, key: &str) {
         if Instant::now() > deadline {
             return run.hear(mode, key, |it| it.stuck.push(error));
         }
+        run.hear(mode, key, |it| it.last_error = Some(error));
         tokio::time::sleep(PAUSE).await;
     }
 }
