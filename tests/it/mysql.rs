@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use idem_runtime::outbox::Outbox;
 use idem_runtime::record::FencingToken;
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved,
@@ -148,6 +149,42 @@ async fn ten_stores_migrate_one_database_concurrently() {
         let error = MySqlStore::new(pool).migrate().await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Schema);
         assert!(error.to_string().contains("version 5"), "{error}");
+        database.drop().await;
+    }
+}
+
+/// Members of Group Replication that all accept writes refuse to write any other table, if
+/// `group_replication_enforce_update_everywhere_checks` is on.
+#[tokio::test]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn each_table_has_a_primary_key_and_no_foreign_key() {
+    for database in Database::each().await {
+        let store = database.store().await;
+        Outbox::new(store.pool().clone()).migrate().await.unwrap();
+        let names = |having: &str| {
+            let query = format!(
+                "SELECT CAST(table_name AS CHAR) AS name
+                 FROM information_schema.tables LEFT JOIN information_schema.table_constraints
+                     USING (table_schema, table_name)
+                 WHERE table_schema = DATABASE() GROUP BY table_name HAVING {having}"
+            );
+            let pool = store.pool().clone();
+            async move {
+                let names = sqlx::query_scalar::<_, String>(AssertSqlSafe(query));
+                names.fetch_all(&pool).await.unwrap()
+            }
+        };
+        let keys = |kind: &str| format!("COALESCE(SUM(constraint_type = '{kind} KEY'), 0)");
+        let all = names("TRUE").await;
+        let has_table = |name: &str| all.iter().any(|it| it == name);
+        assert!(
+            has_table("idem_records") && has_table("idem_outbox"),
+            "{all:?}"
+        );
+        let without_key = names(&format!("{} = 0", keys("PRIMARY"))).await;
+        assert_eq!(without_key, [""; 0]);
+        let with_foreign_key = names(&format!("{} > 0", keys("FOREIGN"))).await;
+        assert_eq!(with_foreign_key, [""; 0]);
         database.drop().await;
     }
 }

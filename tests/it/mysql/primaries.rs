@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use idem_runtime::record::{ClaimId, Owner, Payload};
-use idem_runtime::store::operator::{OperatorStore as _, Severity};
+use idem_runtime::store::operator::{Finding, OperatorStore as _, Severity};
 use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore as _,
 };
@@ -53,9 +53,13 @@ impl Servers {
     }
 
     fn group() -> Self {
+        Self::of(&GROUP)
+    }
+
+    fn of(group: &GroupReplication) -> Self {
         let user = MySqlConnectOptions::new();
         Self {
-            ports: GROUP.members().iter().map(Server::port).collect(),
+            ports: group.members().iter().map(Server::port).collect(),
             user: user.username("idem").password("secret"),
         }
     }
@@ -316,13 +320,8 @@ async fn a_galera_node_without_a_majority_refuses_until_it_rejoins() {
     assert!(refused.to_string().contains("majority"), "{refused}");
     let error = minority.get(&claim.id).await.unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
-    let findings = minority.findings().await;
-    let loss = findings.iter().find(|it| it.check == "loss of the server");
-    assert_eq!(
-        loss.map(|it| it.severity),
-        Some(Severity::Problem),
-        "{loss:?}"
-    );
+    let loss = finding(&minority, LOSS).await;
+    assert_eq!(loss.severity, Severity::Problem, "{loss:?}");
 
     let later = fresh();
     own(&majority, &later).await;
@@ -331,7 +330,65 @@ async fn a_galera_node_without_a_majority_refuses_until_it_rejoins() {
     let record = minority.get(&later.id).await.unwrap();
     assert_eq!(record.map(|it| it.state), Some(State::Running));
     own(&minority, &fresh()).await;
-    let findings = minority.findings().await;
-    let loss = findings.iter().find(|it| it.check == "loss of the server");
-    assert_eq!(loss.map(|it| it.severity), Some(Severity::Ok), "{loss:?}");
+    let loss = finding(&minority, LOSS).await;
+    assert_eq!(loss.severity, Severity::Ok, "{loss:?}");
+}
+
+/// Check of what a failover loses.
+const LOSS: &str = "loss of the server";
+
+/// The finding of a check.
+async fn finding(store: &MySqlStore, check: &str) -> Finding {
+    let findings = store.findings().await;
+    findings.into_iter().find(|it| it.check == check).unwrap()
+}
+
+/// The finding of a check of a server that answers each of them.
+async fn finding_among_answers(store: &MySqlStore, check: &str) -> Finding {
+    let findings = store.findings().await;
+    let has_failed = |it: &Finding| it.found.starts_with("the check failed");
+    assert!(!findings.iter().any(has_failed), "{findings:?}");
+    findings.into_iter().find(|it| it.check == check).unwrap()
+}
+
+#[tokio::test]
+#[ignore = "needs MySQL: cargo xtask test runs it"]
+async fn a_secondary_refuses_claims_and_a_primary_alone_says_what_it_lost() {
+    let group = GroupReplication::start(Primaries::One, &Options::fast()).unwrap();
+    group.members()[0].query("CREATE DATABASE idem").unwrap();
+    let servers = Servers::of(&group);
+    let primary = servers.open(0).await;
+    primary.migrate().await.unwrap();
+    own(&primary, &fresh()).await;
+    let loss = finding_among_answers(&primary, LOSS).await;
+    assert_eq!(loss.severity, Severity::Ok, "{loss:?}");
+    assert!(loss.found.contains("is the primary in"), "{loss:?}");
+
+    let deadline = Instant::now() + PATIENCE;
+    let secondary = servers.open(1).await;
+    // A secondary applies what its primary has committed.
+    while let Err(error) = secondary.get(&fresh().id).await {
+        assert!(Instant::now() < deadline, "{error:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    secondary.migrate().await.unwrap();
+    let refused = secondary.claim(&fresh()).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::ReadOnly, "{refused:?}");
+    let loss = finding_among_answers(&secondary, LOSS).await;
+    assert!(loss.found.contains("is a secondary in"), "{loss:?}");
+    let writable = finding_among_answers(&secondary, "writable").await;
+    assert_eq!(writable.severity, Severity::Problem, "{writable:?}");
+
+    for member in &group.members()[1..] {
+        member.kill().unwrap();
+    }
+    loop {
+        let loss = finding_among_answers(&primary, LOSS).await;
+        if loss.severity == Severity::Problem {
+            assert!(loss.found.contains("lost the majority"), "{loss:?}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "{loss:?}");
+        sleep(Duration::from_millis(50)).await;
+    }
 }
