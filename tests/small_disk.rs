@@ -5,9 +5,11 @@
     reason = "helpers of tests fail by panicking, too"
 )]
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use idem_servers::Server;
 use tempfile::TempDir;
 
 /// Variable that says that nothing can be mounted here.
@@ -24,12 +26,28 @@ impl SmallDisk {
     ///
     /// The disk cannot be mounted.
     pub fn of(size: &str) -> Option<Self> {
+        Self::below(&std::env::temp_dir(), size)
+    }
+
+    /// Mounts a disk in the directory of a server, which can see it there, and gives it to the server's user. The disk must be
+    /// dropped before the server.
+    ///
+    /// # Panics
+    ///
+    /// The disk cannot be mounted.
+    pub fn under(server: &Server, size: &str) -> Option<Self> {
+        let disk = Self::below(server.directory(), size)?;
+        disk.give_to(server);
+        Some(disk)
+    }
+
+    fn below(directory: &Path, size: &str) -> Option<Self> {
         if std::env::var_os(WITHOUT).is_some() {
             return None;
         }
         let directory = tempfile::Builder::new()
             .prefix("idem-disk-")
-            .tempdir()
+            .tempdir_in(directory)
             .unwrap();
         let options = format!("size={size},mode=0777");
         let mount = ["-t", "tmpfs", "-o", &options, "tmpfs"];
@@ -62,11 +80,12 @@ impl SmallDisk {
     ///
     /// # Panics
     ///
-    /// There is no such user.
-    pub fn give_to(&self, user: &str) {
-        assert!(run(Command::new("chown")
-            .args(["-R", user])
-            .arg(self.path())));
+    /// This process is not root.
+    pub fn give_to(&self, server: &Server) {
+        let its = server.directory().metadata().unwrap();
+        let owner = format!("{}:{}", its.uid(), its.gid());
+        let mut command = Command::new("chown");
+        assert!(run(command.args(["-R", &owner]).arg(self.path())));
     }
 }
 

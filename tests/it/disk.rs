@@ -95,15 +95,14 @@ async fn a_full_disk_under_sqlite() {
 #[tokio::test]
 #[ignore = "needs PostgreSQL, and root, who mounts a small disk: cargo xtask test runs it"]
 async fn a_full_disk_under_postgres() {
-    let Some(disk) = SmallDisk::of("2m") else {
+    let server = Server::postgres(&Options::fast()).unwrap();
+    let Some(disk) = SmallDisk::under(&server, "2m") else {
         return;
     };
-    disk.give_to("postgres");
-    let server = Server::postgres(&Options::fast()).unwrap();
     let admin = PgPool::connect(&server.url()).await.unwrap();
     let make = format!(
         "CREATE TABLESPACE small LOCATION '{}'",
-        disk.path().display()
+        server.inside(disk.path()).display()
     );
     sqlx::raw_sql(AssertSqlSafe(make))
         .execute(&admin)
@@ -122,14 +121,13 @@ async fn a_full_disk_under_postgres() {
 #[tokio::test]
 #[ignore = "needs MariaDB, and root, who mounts a small disk: cargo xtask test runs it"]
 async fn a_full_disk_under_maria_db() {
-    let Some(disk) = SmallDisk::of("4m") else {
+    let server = Server::maria_db(&Options::fast()).unwrap();
+    let Some(disk) = SmallDisk::under(&server, "4m") else {
         return;
     };
-    disk.give_to("mysql");
-    let server = Server::maria_db(&Options::fast()).unwrap();
     // A database is a directory on disk.
     let database = server.directory().join("data").join("small");
-    std::os::unix::fs::symlink(disk.path(), &database).unwrap();
+    std::os::unix::fs::symlink(server.inside(disk.path()), &database).unwrap();
     let pool = MySqlPoolOptions::new()
         .connect(&server.url().replace("/mysql", "/small"))
         .await

@@ -242,6 +242,11 @@ impl Server {
         &self.directory
     }
 
+    /// A path in this directory as the server sees it, because its programs may be in a root of their own.
+    pub fn inside(&self, path: &Path) -> PathBuf {
+        self.programs.inside(path)
+    }
+
     /// Kills the server with `SIGKILL`, and waits until it has ended. It stays down until [`restart`](Self::restart).
     ///
     /// # Errors

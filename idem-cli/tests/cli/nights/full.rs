@@ -108,8 +108,8 @@ struct Disk {
 
 impl Disk {
     /// `None` if the environment says that nothing can be mounted.
-    fn of(size: &str) -> Option<Self> {
-        let disk = SmallDisk::of(size)?;
+    fn of(disk: Option<SmallDisk>) -> Option<Self> {
+        let disk = disk?;
         let ballast = disk.path().join("ballast");
         fs::write(&ballast, vec![0; 10 << 20]).unwrap();
         Some(Self { disk, ballast })
@@ -150,7 +150,9 @@ async fn expired_records_fill_the_disk(place: &Place, disk: &Disk) {
 #[tokio::test]
 #[ignore = "needs root, who mounts a small disk"]
 async fn sqlite() {
-    let Some(disk) = Disk::of("12m") else { return };
+    let Some(disk) = Disk::of(SmallDisk::of("12m")) else {
+        return;
+    };
     let path = disk.disk.path().join("records.sqlite");
     idem_runtime::SqliteStore::open(&path).await.unwrap();
     let place = Place::at(format!("sqlite://{}", path.display()), String::new()).await;
@@ -160,14 +162,17 @@ async fn sqlite() {
 #[tokio::test]
 #[ignore = "needs PostgreSQL, and root, who mounts a small disk"]
 async fn postgres() {
-    let Some(disk) = Disk::of("12m") else { return };
-    // The directory of a tablespace must be empty.
-    let directory = disk.disk.path().join("tables");
-    fs::create_dir(&directory).unwrap();
     // A vacuum would remove what refused writes have left, and make room for the letter.
     let options = Options::fast().set("autovacuum", "off");
     let server = Server::postgres(&options).unwrap();
-    disk.disk.give_to("postgres");
+    let Some(disk) = Disk::of(SmallDisk::under(&server, "12m")) else {
+        return;
+    };
+    // The directory of a tablespace must be empty.
+    let directory = disk.disk.path().join("tables");
+    fs::create_dir(&directory).unwrap();
+    disk.disk.give_to(&server);
+    let directory = server.inside(&directory);
     let admin = sqlx::PgPool::connect(&server.url()).await.unwrap();
     for statement in [
         format!("CREATE TABLESPACE small LOCATION '{}'", directory.display()),
@@ -185,12 +190,13 @@ async fn postgres() {
 #[tokio::test]
 #[ignore = "needs MariaDB, and root, who mounts a small disk"]
 async fn mysql() {
-    let Some(disk) = Disk::of("15m") else { return };
-    disk.disk.give_to("mysql");
     let server = Server::maria_db(&Options::fast()).unwrap();
+    let Some(disk) = Disk::of(SmallDisk::under(&server, "15m")) else {
+        return;
+    };
     // A database is a directory on disk.
     let database = server.directory().join("data").join("small");
-    std::os::unix::fs::symlink(disk.disk.path(), &database).unwrap();
+    std::os::unix::fs::symlink(server.inside(disk.disk.path()), &database).unwrap();
     let url = server.url().replace("/mysql", "/small");
     let place = Place::at(url, "idem_records".to_owned()).await;
     expired_records_fill_the_disk(&place, &disk).await;
