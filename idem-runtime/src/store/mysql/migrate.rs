@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr as _, SqlStr};
 
 use super::errors::{self, error};
+use super::galera::Cluster;
 use super::settings::Settings;
 use super::statements::DIALECT;
 use crate::error::{StoreError, StoreErrorKind};
@@ -28,6 +29,9 @@ declare_statements! {
     from "migrate.sql" {
         count,
         create,
+        reserve,
+        free,
+        free_abandoned,
         enter,
     }
 }
@@ -64,6 +68,8 @@ async fn migrate(
 ) -> Result<(), StoreError> {
     let settings = Settings::of(pool).await.map_err(error)?;
     settings.require_usable().map_err(error)?;
+    // Before this takes a connection: the pool may have no other.
+    let cluster = Cluster::of(pool).await?;
     let mut connection = pool.acquire().await.map_err(error)?;
     if missing(&mut connection, table, migrations)
         .await?
@@ -75,15 +81,22 @@ async fn migrate(
     // with it.
     let mut connection = connection.detach();
     if !lock(&mut connection, table).await.map_err(error)? {
-        return Err(StoreError::new(
-            StoreErrorKind::Conflict,
-            "another process has been migrating the tables for a minute, try again",
-        ));
+        return Err(others_migrate());
     }
-    let applied = apply(&mut connection, table, migrations).await;
+    let applied = match cluster {
+        Cluster::GroupOfPrimaries => apply_in_group(&mut connection, table, migrations).await,
+        Cluster::None | Cluster::Galera | Cluster::Group => {
+            apply(&mut connection, table, migrations).await
+        }
+    };
     // Closing the connection releases the lock. An error of the close loses nothing.
     let _ = sqlx::Connection::close(connection).await;
     applied
+}
+
+fn others_migrate() -> StoreError {
+    let message = "another process has been migrating the tables for a minute, try again";
+    StoreError::new(StoreErrorKind::Conflict, message)
 }
 
 /// Waits until no other process migrates. Returns false if that takes too long. A statement that waits in the server for
@@ -130,6 +143,43 @@ async fn apply(
         }
     }
     Ok(())
+}
+
+/// As [`apply`], and no process on another member of the group migrates meanwhile. The members do not look for conflicts
+/// between statements that define tables: if two of them add a column, each fails to apply what the other has committed,
+/// and leaves the group.
+///
+/// A row of the table of versions is the lock. Who commits it first migrates. Who commits it next has applied what the one
+/// before had committed, because a member commits in the order of its group.
+async fn apply_in_group(
+    connection: &mut MySqlConnection,
+    table: &Table,
+    migrations: &Migrations,
+) -> Result<(), StoreError> {
+    let log = LogStatements::new(table);
+    let deadline = Instant::now() + PATIENCE;
+    apply_one(connection, log.create.text()).await?;
+    loop {
+        let reserved = sqlx::raw_sql(log.reserve.text()).execute(&mut *connection);
+        match reserved.await {
+            Ok(_) => break,
+            Err(refused) if errors::number(&refused) == Some(errors::DUPLICATE) => {
+                apply_one(connection, log.free_abandoned.text()).await?;
+            }
+            Err(refused) if errors::is_undone(&refused) => {}
+            Err(failed) => return Err(error(failed)),
+        }
+        if missing(connection, table, migrations).await?.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(others_migrate());
+        }
+        tokio::time::sleep(LOCK_POLL).await;
+    }
+    let applied = apply(connection, table, migrations).await;
+    let freed = apply_one(connection, log.free.text()).await;
+    applied.and(freed)
 }
 
 async fn apply_one(connection: &mut MySqlConnection, statements: SqlStr) -> Result<(), StoreError> {
