@@ -4,6 +4,7 @@ mod bench;
 mod book;
 mod clients;
 mod copy;
+mod lint;
 mod mutation;
 mod packages;
 mod parts;
@@ -20,10 +21,10 @@ use std::process::{self, ExitCode};
 
 use anyhow::{Context as _, anyhow, bail};
 use lexopt::prelude::{Long, Short, Value, ValueExt as _};
-use serde_json::Value as Json;
 use xshell::cmd;
 
 use crate::bench::{Bench, bench};
+use crate::lint::lint;
 use crate::parts::Need;
 use crate::prove::{Fuzz, Prove, Settings, prove};
 use crate::run::Run;
@@ -384,80 +385,6 @@ fn versions(run: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn lint(run: &mut Run) -> anyhow::Result<()> {
-    let cargo = run.cargo();
-    run.step("formatting", |sh| {
-        Ok(cmd!(sh, "{cargo} fmt --all --check").run()?)
-    })?;
-    // `cargo fmt --all` knows the packages of the workspace only.
-    run.step("formatting, peers", |sh| {
-        Ok(cmd!(
-            sh,
-            "{cargo} fmt --manifest-path tests/peers/Cargo.toml --check"
-        )
-        .run()?)
-    })?;
-    run.step("clippy", |sh| {
-        Ok(cmd!(
-            sh,
-            "{cargo} clippy --workspace --all-targets --all-features -- -D warnings"
-        )
-        .run()?)
-    })?;
-    run.step("clippy, no features", |sh| {
-        Ok(cmd!(
-            sh,
-            "{cargo} clippy -p idem-client -p idem-runtime -p idem-store --no-default-features -- -D warnings"
-        )
-        .run()?)
-    })?;
-    // A step of its own: the tests' dependencies enable features that the library must compile without.
-    run.step("clippy, tests without features", |sh| {
-        Ok(cmd!(
-            sh,
-            "{cargo} clippy -p idem-client -p idem-runtime -p idem-store --no-default-features --tests -- -D warnings"
-        )
-        .run()?)
-    })?;
-    let metadata = run.metadata()?;
-    // Pairs of features with code that neither of them has without the other.
-    let pairs = [
-        "outbox,sqlite",
-        "outbox,postgres",
-        "outbox,mysql",
-        "cache,redis",
-    ];
-    let single = features(&metadata, "idem-runtime")?;
-    for features in single.into_iter().chain(pairs.map(String::from)) {
-        run.step(&format!("clippy, only {features}"), |sh| {
-            Ok(cmd!(
-                sh,
-                "{cargo} clippy -p idem-runtime --no-default-features --features {features} -- -D warnings"
-            )
-            .run()?)
-        })?;
-    }
-    run.step("documentation", |sh| {
-        Ok(cmd!(sh, "{cargo} doc --workspace --all-features --no-deps")
-            .env("RUSTDOCFLAGS", "-D warnings")
-            .run()?)
-    })
-}
-
-/// Features of a package, without `default`.
-fn features(metadata: &str, package: &str) -> anyhow::Result<Vec<String>> {
-    let metadata: Json = serde_json::from_str(metadata).context("invalid metadata from cargo")?;
-    metadata["packages"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|it| it["name"] == package)
-        .and_then(|it| it["features"].as_object())
-        .map(|features| features.keys().filter(|it| *it != "default").cloned())
-        .map(Iterator::collect)
-        .with_context(|| format!("the workspace has no package {package}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -691,12 +618,5 @@ mod tests {
         for args in [&["tset"][..], &["test", "tset"]] {
             assert!(parsed(args).unwrap_err().contains("tset"));
         }
-    }
-
-    #[test]
-    fn features_are_read_from_the_metadata() {
-        let metadata = r#"{"packages":[{"name":"x","features":{"default":["a"],"a":[],"b":[]}}]}"#;
-        assert_eq!(features(metadata, "x").unwrap(), ["a", "b"]);
-        assert!(features(metadata, "y").is_err());
     }
 }
