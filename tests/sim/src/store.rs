@@ -391,7 +391,7 @@ impl Store for SimStore {
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
         let now = ask!(self, Request::Now, Reply::Now)?;
-        // Only the purger of a process asks.
+        // Only the purger of a process asks. A relay asks as the store of an outbox.
         self.shared.world().clock_is_read(self.process);
         Ok(now)
     }

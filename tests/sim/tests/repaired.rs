@@ -265,3 +265,10 @@ fn a_jump_of_the_stores_clock_takes_no_outcome_away() {
     let violation = run(&plan, Some(Defect::PurgesAsOfNow)).violation;
     assert_eq!(violation.map(|it| it.rule), Some("clock jumps"));
 }
+
+#[test]
+fn a_relay_that_has_read_the_clock_is_no_purger() {
+    // The relay reads the clock, the process stands still, and the clock jumps by 32 hours. Only then does the purger of this
+    // process read it for the first time, so it cannot know of the jump. The observer took the relay's reading for its own.
+    keeps_promises(&Plan::of(307_131));
+}

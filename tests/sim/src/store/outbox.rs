@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use idem_runtime::store::operator::MigrationPlan;
+use idem_store::StoreError;
 use idem_store::record::{ClaimId, Timestamp};
-use idem_store::{Store, StoreError};
 
 #[expect(
     dead_code,
@@ -169,7 +169,10 @@ impl Messages for SimStore {
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
-        Store::now(self).await
+        match self.ask(Request::Now).await? {
+            Reply::Now(now) => Ok(now),
+            _ => Err(wrong_reply()),
+        }
     }
 
     /// Nothing is kept that was delivered.
