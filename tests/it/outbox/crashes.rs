@@ -19,8 +19,10 @@ on_stores! { [transactions] Database::open:
     a_shutdown_finishes_running_deliveries_and_starts_none,
 }
 
-/// Short enough for a test to wait for its expiry, long enough for a busy machine to renew it.
-const LEASE: Duration = Duration::from_millis(1_500);
+/// Ends the leases of all messages, as if their relays had crashed long ago.
+const OVER: &str = "UPDATE idem_outbox SET due_at = 0";
+/// Short enough for a test to wait for its end, long enough for a busy machine to renew it.
+const LEASE: Duration = Duration::from_secs(4);
 
 async fn a_message_whose_relay_crashed_is_delivered_again_with_the_same_key(database: Database) {
     let order = placed(1);
@@ -31,7 +33,6 @@ async fn a_message_whose_relay_crashed_is_delivered_again_with_the_same_key(data
     let log = handled.clone();
     let doomed = database
         .relay()
-        .lease(LEASE)
         .on(TOPIC, move |message: Message<Placed>| {
             // The effect has happened, and the handler never returns.
             log.push(seen(&message));
@@ -41,6 +42,7 @@ async fn a_message_whose_relay_crashed_is_delivered_again_with_the_same_key(data
         .unwrap();
     handled.reached(1).await;
     drop(doomed);
+    database.execute(OVER).await;
     let log = handled.clone();
     let relay = database
         .relay()
@@ -64,7 +66,6 @@ async fn a_message_that_crashes_its_relay_every_time_is_parked(database: Databas
         let log = handled.clone();
         database
             .relay()
-            .lease(Duration::from_millis(50))
             .max_attempts(2)
             .on(TOPIC, move |message: Message<Placed>| {
                 log.push(message.attempt());
@@ -77,6 +78,7 @@ async fn a_message_that_crashes_its_relay_every_time_is_parked(database: Databas
         let doomed = start();
         handled.reached(attempt).await;
         drop(doomed);
+        database.execute(OVER).await;
     }
     let relay = start();
     until(async || relay.stats().parked == 1).await;
@@ -115,8 +117,8 @@ async fn a_handler_that_is_slower_than_its_lease_keeps_its_message(database: Dat
     handled.reached(1).await;
     let lease_end = "SELECT due_at FROM idem_outbox";
     let first = database.number(lease_end).await;
-    let two_leases = 2 * LEASE.as_micros() as i64;
-    until(async || database.number(lease_end).await > first + two_leases).await;
+    let a_lease = LEASE.as_micros() as i64;
+    until(async || database.number(lease_end).await > first + a_lease).await;
     gate.add_permits(2);
     until(async || database.rows().await == 0).await;
     let mut delivered = 0;
@@ -155,11 +157,10 @@ async fn a_relay_that_was_paused_past_its_lease_records_nothing(database: Databa
     // The first two relays lose their message in turn, because the test sets their leases to expired.
     let paused = start(late_success, false);
     handled.reached(1).await;
-    let over = "UPDATE idem_outbox SET due_at = 0";
-    database.execute(over).await;
+    database.execute(OVER).await;
     let failing = start(late_failure, true);
     handled.reached(2).await;
-    database.execute(over).await;
+    database.execute(OVER).await;
     let owner = start(in_time, false);
     handled.reached(3).await;
 
