@@ -11,6 +11,7 @@ mod handlers;
 mod hostile;
 mod layer;
 mod order;
+pub(crate) mod proxies;
 mod ready;
 mod refusals;
 mod retention;

@@ -1,13 +1,9 @@
 //! Replies that are cut off behind a proxy: what the proxy makes of a cut must be visible to the client.
 
-use idem_servers::{HttpVersion, Server as Process};
+use idem_servers::HttpVersion;
 
 use super::*;
-
-/// Starts a proxy in front of this port.
-type Start = fn(u16, HttpVersion) -> anyhow::Result<Process>;
-
-const PROXIES: [(&str, Start); 2] = [("nghttpx", Process::nghttpx), ("HAProxy", Process::haproxy)];
+use crate::http::proxies::{PROXIES, Start};
 
 /// A reply that is cut.
 struct CutReply {

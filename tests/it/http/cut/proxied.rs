@@ -1,13 +1,10 @@
 //! Requests that are cut off in front of a proxy: what the proxy makes of a cut must be visible to the layer.
 
-use idem_servers::{HttpVersion, Server as Process};
+use idem_servers::HttpVersion;
 
 use super::*;
+use crate::http::proxies::{PROXIES, Start};
 
-/// Starts a proxy in front of this port.
-type Start = fn(u16, HttpVersion) -> anyhow::Result<Process>;
-
-const PROXIES: [(&str, Start); 2] = [("nghttpx", Process::nghttpx), ("HAProxy", Process::haproxy)];
 const VERSIONS: [HttpVersion; 2] = [HttpVersion::Http1, HttpVersion::Http2];
 
 /// A request that does not reach its end.
