@@ -340,13 +340,6 @@ impl<S: Sql + OperatorStore> Database<S> {
 }
 
 /// An error and its sources, as a log shows them.
-pub(crate) fn chain(error: impl std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
+pub(crate) fn chain(error: impl Into<anyhow::Error>) -> String {
+    format!("{:#}", error.into())
 }

@@ -283,13 +283,7 @@ impl Kind {
 
     /// Creates a database and a user under a setting.
     pub(crate) async fn open(self, setting: &Setting) -> Result<Database<MySqlStore>> {
-        let own = match setting.change {
-            Change::Server(settings) => {
-                let options = crate::options(settings);
-                Some(tokio::task::block_in_place(|| self.start(&options))?)
-            }
-            _ => None,
-        };
+        let own = setting.own_server(|options| self.start(options))?;
         let server = match &own {
             Some(server) => server,
             None => tokio::task::block_in_place(|| self.shared())?,

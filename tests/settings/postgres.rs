@@ -217,17 +217,8 @@ fn shared() -> Result<&'static Server> {
 }
 
 /// Creates a database and a user under a setting.
-pub(crate) async fn open(
-    setting: &Setting,
-    form: fn(PostgresStore) -> PostgresStore,
-) -> Result<Database<PostgresStore>> {
-    let own = match setting.change {
-        Change::Server(settings) => {
-            let options = crate::options(settings);
-            Some(tokio::task::block_in_place(|| Server::postgres(&options))?)
-        }
-        _ => None,
-    };
+pub(crate) async fn open(setting: &Setting, form: MakeForm) -> Result<Database<PostgresStore>> {
+    let own = setting.own_server(Server::postgres)?;
     let server = match &own {
         Some(server) => server,
         None => tokio::task::block_in_place(shared)?,

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use anyhow::Result;
+use idem_servers::{Options, Server};
+
 /// A setting of a server, a database, a user, or the connections of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
@@ -70,6 +73,20 @@ impl Setting {
     /// The setting, with another expectation.
     pub(crate) const fn but(self, expected: Expected) -> Self {
         Self { expected, ..self }
+    }
+
+    /// Starts the server of a setting that needs one of its own. It blocks the thread.
+    pub(crate) fn own_server(
+        &self,
+        start: impl FnOnce(&Options) -> Result<Server>,
+    ) -> Result<Option<Server>> {
+        match self.change {
+            Change::Server(settings) => {
+                let options = crate::options(settings);
+                tokio::task::block_in_place(|| start(&options)).map(Some)
+            }
+            Change::Session(_) | Change::Admin(_) => Ok(None),
+        }
     }
 
     /// The setting, tried in each run of all tests.
