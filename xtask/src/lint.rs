@@ -13,13 +13,12 @@ pub(crate) fn lint(run: &mut Run) -> anyhow::Result<()> {
         Ok(cmd!(sh, "{cargo} fmt --all --check").run()?)
     })?;
     // `cargo fmt --all` knows the packages of the workspace only.
-    run.step("formatting, peers", |sh| {
-        Ok(cmd!(
-            sh,
-            "{cargo} fmt --manifest-path tests/peers/Cargo.toml --check"
-        )
-        .run()?)
-    })?;
+    for outside in ["arbitrary_precision", "outside_store", "peers"] {
+        let manifest = format!("tests/{outside}/Cargo.toml");
+        run.step(&format!("formatting, {outside}"), |sh| {
+            Ok(cmd!(sh, "{cargo} fmt --manifest-path {manifest} --check").run()?)
+        })?;
+    }
     run.step("clippy", |sh| {
         Ok(cmd!(
             sh,

@@ -82,14 +82,23 @@ async fn a_float_is_replayed_or_known_to_be_unrecorded() {
         };
         assert_eq!(retry(codec, Tagged::Rounded { rate: 0.1 }).await, buffered);
         assert_eq!(retry(codec, Untagged::Rate(0.5)).await, buffered);
-        assert_eq!(retry(codec, Untagged::Note("half".to_owned())).await, Retry::Value);
+        assert_eq!(
+            retry(codec, Untagged::Note("half".to_owned())).await,
+            Retry::Value
+        );
         assert_eq!(retry(codec, Flattened { plain: plain() }).await, buffered);
     }
 }
 
 #[tokio::test]
 async fn a_json_value_is_stored_only_as_json() {
-    for text in ["1", "-0.5", "0.1000000000000000055", "18446744073709551616", "[1e400]"] {
+    for text in [
+        "1",
+        "-0.5",
+        "0.1000000000000000055",
+        "18446744073709551616",
+        "[1e400]",
+    ] {
         let value: Value = from_str(text).unwrap();
         assert_eq!(retry(Codec::Json, value.clone()).await, Retry::Value);
         // In CBOR such a number is a map, which a build without the feature reads as an object.
@@ -104,7 +113,10 @@ fn a_value_has_the_fingerprint_of_its_text() {
         json: Option<String>,
         digest: String,
     }
-    let path = format!("{}/tests/vectors/fingerprint.json", std::env::var("IDEM_WORKSPACE").unwrap());
+    let path = format!(
+        "{}/tests/vectors/fingerprint.json",
+        std::env::var("IDEM_WORKSPACE").unwrap()
+    );
     let vectors: Vec<Vector> = from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let mut count = 0;
     for vector in &vectors {

@@ -9,11 +9,9 @@ use outside_store::RevisionStore;
 async fn every_rule_is_kept() {
     let store = Arc::new(RevisionStore::new());
     let report = conformance::run_all(store).await.unwrap();
-    assert!(
-        report
-            .inapplicable
-            .iter()
-            .all(|case| matches!(case.needs(), Needs::Recovery | Needs::Attempts | Needs::Audit))
-    );
+    assert!(report.inapplicable.iter().all(|case| matches!(
+        case.needs(),
+        Needs::Recovery | Needs::Attempts | Needs::Audit
+    )));
     println!("{report}");
 }
