@@ -180,9 +180,10 @@ impl Kind {
                 return rabbit_mq::prepare(outside, port, &options.settings, guardian);
             }
             Self::PgBouncer { postgres } => {
-                let files =
-                    pg_bouncer::configuration(&place.inside, port, postgres, &options.settings);
-                std::fs::write(outside.join("pgbouncer.ini"), files)?;
+                let version = place.programs.version(binaries::PGBOUNCER)?;
+                let (inside, settings) = (&place.inside, &options.settings);
+                let text = pg_bouncer::configuration(inside, port, postgres, &version, settings);
+                std::fs::write(outside.join("pgbouncer.ini"), text)?;
             }
             Self::GaleraNode => galera_node::configure(outside)?,
             Self::Sentinel => {
