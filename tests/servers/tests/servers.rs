@@ -170,6 +170,8 @@ fn parent_killed_while(initdb: &str, postgres: &str) {
         .env(VICTIM, "1")
         .env("PATH", std::env::join_paths(search).unwrap())
         .env("TMPDIR", &servers)
+        // The program in the place of the server's is on `PATH`.
+        .env_remove(idem_servers::NEWEST)
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
