@@ -42,7 +42,7 @@ use self::database::OnePool;
 use self::faults::{Locker, Outages};
 use self::reports::{Reports, Suspect, Voice, lock};
 use crate::process::Worker;
-use crate::worker::wall_clock;
+use crate::worker::{until_it_answers, wall_clock};
 use crate::{Mode, Plan};
 
 pub(crate) use self::worker::work;
@@ -233,7 +233,7 @@ async fn open(address: &str) -> anyhow::Result<Idem> {
 
 /// Opens a handle on a server that has just been started. Retries, because a cluster may not serve immediately.
 async fn open_at_last(address: &str) -> anyhow::Result<Idem> {
-    let opened = worker::until_it_answers(|| open(address));
+    let opened = until_it_answers(|| open(address));
     tokio::time::timeout(CHECKED_WITHIN, opened)
         .await
         .context("the started server does not answer")

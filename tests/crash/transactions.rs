@@ -14,7 +14,7 @@ use rand::RngExt;
 use crate::Counts;
 use crate::backend;
 use crate::report::Answers;
-use crate::worker::{Orders, call_on, say};
+use crate::worker::{Orders, call_on, say, until_it_answers};
 
 /// Time limit for the last call of a key.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -78,13 +78,8 @@ pub(crate) async fn work(orders: Orders) -> anyhow::Result<()> {
 }
 
 async fn work_on<S: Database>(orders: Orders) -> anyhow::Result<()> {
-    let store = loop {
-        match S::connect(&orders.store).await {
-            Ok((store, _)) => break store,
-            // The server may be down now. The supervisor will kill this process.
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    };
+    // The supervisor kills this process if it takes too long.
+    let (store, _) = until_it_answers(|| S::connect(&orders.store)).await;
     let idem = Idem::new(store);
     call_on(orders.begun_at, move |key| {
         let idem = idem.clone();
@@ -157,7 +152,9 @@ async fn judge_on<S: Database>(
     address: &str,
     answers: Answers,
 ) -> anyhow::Result<Report> {
-    let (store, pool) = S::connect(address).await?;
+    // A pooler repeats for a while what the server said when it started.
+    let connected = until_it_answers(|| S::connect(address));
+    let (store, pool) = tokio::time::timeout(PATIENCE, connected).await?;
     let idem = Idem::new(store);
     let ledger = S::ledger(&pool).await?;
     let records = states(&idem).await?;

@@ -207,3 +207,16 @@ fn line_of(answer: &Result<String, ChargeError>, provenance: Option<Provenance>)
         },
     }
 }
+
+/// Retries until the store can be opened: the server may be down now.
+pub(crate) async fn until_it_answers<T, F>(open: impl Fn() -> F) -> T
+where
+    F: Future<Output = anyhow::Result<T>>,
+{
+    loop {
+        match open().await {
+            Ok(opened) => return opened,
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}

@@ -17,9 +17,10 @@ use super::database::OnePool;
 use super::faults::Outages;
 use super::relaying;
 use super::reports::{Call, Delivery, Reports, Voice, lock};
-use super::worker::{handle, until_it_answers};
+use super::worker::handle;
 use crate::Counts;
 use crate::backend;
+use crate::worker::until_it_answers;
 
 /// Time limit for the last call of a key: more than a lease.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -16,7 +16,7 @@ use super::checks::find_strays;
 use super::database::OnePool;
 use super::dropping::{Pace, suspect};
 use super::reports::{Voice, listen_to_warnings};
-use crate::worker::{Orders, wall_clock};
+use crate::worker::{Orders, until_it_answers, wall_clock};
 
 /// Number of concurrent calls of a worker, and the number of them with the key that is locked at times.
 const CALLERS: usize = 8;
@@ -70,19 +70,6 @@ pub(super) async fn work_here(
 ) {
     let book = Arc::new(Book::new(voice));
     work_plainly(idem, begun_at, book, commands).await;
-}
-
-/// Retries until the store can be opened: the server may be down now.
-pub(super) async fn until_it_answers<T, F>(open: impl Fn() -> F) -> T
-where
-    F: Future<Output = anyhow::Result<T>>,
-{
-    loop {
-        match open().await {
-            Ok(opened) => return opened,
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    }
 }
 
 async fn work_plainly(
