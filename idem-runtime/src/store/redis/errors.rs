@@ -142,10 +142,15 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
             Corrupt,
             "the server answered with something unreadable, see whether it is Redis or Valkey, 6.2 or later",
         ),
-        // A client that logs in on its own may report this only in words. So does Redis 7 for a command inside a
-        // script.
+        // A client that logs in on its own may report this only in words. So do Redis 7 and Redis 8 for a command inside of
+        // a script.
         _ if error.detail().is_some_and(|it| {
-            it.contains("NOPERM") || it.contains("executing the script can't")
+            let words = [
+                "NOPERM",
+                "executing the script can't",
+                "ACL failure in script",
+            ];
+            words.iter().any(|words| it.contains(words))
         }) =>
         {
             DENIED_COMMAND
@@ -313,6 +318,8 @@ mod tests {
         let wrapped = "Error running script (call to f_1): @user_script:31: WRONGTYPE Operation against a key";
         assert_eq!(kind("ERR", wrapped), StoreErrorKind::Corrupt);
         let denied = "The user executing the script can't run this command or subcommand script: 88, on @user_script:1.";
+        assert_eq!(kind("ERR", denied), StoreErrorKind::Denied);
+        let denied = "ACL failure in script: User reader has no permissions to run the 'hset' command script: 4e, on @user_script:37.";
         assert_eq!(kind("ERR", denied), StoreErrorKind::Denied);
     }
 }
