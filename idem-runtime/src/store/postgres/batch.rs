@@ -75,6 +75,10 @@ impl Pending for Transition {
             Self::Complete((_, sender)) | Self::SaveStep((_, sender)) => sender.is_closed(),
         }
     }
+
+    fn has_begun(&self) -> bool {
+        matches!(self, Self::Complete(_) | Self::SaveStep(_))
+    }
 }
 
 impl BatchExecutor for TransitionBatch {

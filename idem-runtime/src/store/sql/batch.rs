@@ -33,8 +33,12 @@ pub(in crate::store) use servers::{Completion, one_per_record};
 const MAX_IN_FLIGHT: usize = 4;
 /// Longest time that requests wait for a slot whose statement does not end.
 const MAX_SLOT_WAIT: Duration = Duration::from_millis(5);
+/// Time without any progress after which a queued request no longer relies on others. The task that flushes the queue, or the
+/// holder of a slot, may be in a runtime that is blocked or that nobody polls. A request of a batch that has begun there is
+/// repeated by its caller, after the time limit of a store call.
+const STALLED: Duration = Duration::from_secs(1);
 /// Largest number of requests in a batch.
-const MAX_BATCH: usize = 128;
+pub(in crate::store) const MAX_BATCH: usize = 128;
 /// Number of yields before a batch starts, so that ready tasks can join it.
 const MIN_YIELDS: u32 = 4;
 /// Largest number of yields for each request that joins.
@@ -54,6 +58,12 @@ pub(in crate::store) trait BatchExecutor: Clone + Send + Sync + 'static {
 pub(in crate::store) trait Pending: Send + 'static {
     /// Returns true if the caller has left, and nobody receives the response.
     fn is_abandoned(&self) -> bool;
+
+    /// Returns true if the request is of a call that runs. Such requests go first: the work is done, or a lease depends
+    /// on it.
+    fn has_begun(&self) -> bool {
+        false
+    }
 }
 
 impl<S: Send + 'static, A: Send + 'static> Pending for (S, oneshot::Sender<A>) {
@@ -64,7 +74,8 @@ impl<S: Send + 'static, A: Send + 'static> Pending for (S, oneshot::Sender<A>) {
 
 /// Batches the requests of an executor. Cloning is cheap and shares the slots and the queue.
 pub(in crate::store) struct Batcher<T: BatchExecutor> {
-    slots: Arc<Semaphore>,
+    /// Replaced if all of them are held by tasks that stand still.
+    slots: Arc<Mutex<Arc<Semaphore>>>,
     slot_count: usize,
     /// Longest wait for a slot, so that a statement that waits for a lock does not block all other requests. After that
     /// time, all holders of a slot are notified to release it.
@@ -81,6 +92,10 @@ struct Queue<T: BatchExecutor> {
     flushers: Flushers,
     /// Duration of the last batch.
     last_took: Duration,
+    /// Time at which the last batch began, or ended in its slot.
+    progress: Instant,
+    /// Time at which a caller last took over from a task that stood still.
+    taken_over: Option<Instant>,
 }
 
 /// Requests that run as one batch.
@@ -97,7 +112,7 @@ impl<T: BatchExecutor> Batcher<T> {
         let slot_count = slots.available_permits();
         Self {
             slot_count,
-            slots,
+            slots: Arc::new(Mutex::new(slots)),
             max_slot_wait,
             overdue: Arc::default(),
             queue: Arc::new(Mutex::new(Queue {
@@ -105,6 +120,8 @@ impl<T: BatchExecutor> Batcher<T> {
                 is_flushing: false,
                 flushers: Flushers::new(slot_count),
                 last_took: Duration::ZERO,
+                progress: Instant::now(),
+                taken_over: None,
             })),
         }
     }
@@ -130,18 +147,33 @@ impl<T: BatchExecutor> Batcher<T> {
     where
         F: Future<Output = Result<A, E>>,
     {
-        if self.slots.available_permits() == self.slot_count
-            && let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned()
+        let slots = self.slots();
+        if slots.available_permits() == self.slot_count
+            && let Ok(slot) = slots.try_acquire_owned()
         {
             sink::batch(1);
             return self.run_in_slot(slot, Box::pin(run_single())).await;
         }
         let (sender, response) = oneshot::channel();
-        if self.enqueue(request(sender)) {
+        let mut executor = Some(executor);
+        if self.enqueue(request(sender))
+            && let Some(executor) = executor.take()
+        {
             tokio::spawn(self.clone().flush(executor()));
         }
-        if let Ok(response) = response.await {
-            return Ok(response);
+        let mut response = pin!(response);
+        loop {
+            match self.within_a_stall(&mut response).await {
+                Some(Ok(response)) => return Ok(response),
+                Some(Err(_)) => break,
+                // Takes over from the task that flushes the queue. If that one goes on later, both do.
+                None if self.takes_over() => {
+                    if let Some(executor) = executor.take() {
+                        tokio::spawn(self.clone().flush(executor()));
+                    }
+                }
+                None => {}
+            }
         }
         match self.acquire_slot(1).await {
             Some(slot) => self.run_in_slot(slot, Box::pin(run_single())).await,
@@ -149,19 +181,58 @@ impl<T: BatchExecutor> Batcher<T> {
         }
     }
 
-    /// Waits until this number of slots is free, and takes one of them. Always returns one, because the semaphore is
-    /// never closed.
+    /// Waits for a response, for as long as a stall takes to notice. The only slot of a database with one writer is its
+    /// turn to write: there nothing can be taken over.
+    async fn within_a_stall<F: Future>(&self, response: F) -> Option<F::Output> {
+        match self.max_slot_wait {
+            Some(_) => timeout(STALLED, response).await.ok(),
+            None => Some(response.await),
+        }
+    }
+
+    /// Waits until this number of slots is free, and takes one of them. If the slots are held by tasks that stand still, new
+    /// ones take their place. Always returns one, because the semaphores are never closed.
     async fn acquire_slot(&self, free: u32) -> Option<OwnedSemaphorePermit> {
-        let mut slots = pin!(Arc::clone(&self.slots).acquire_many_owned(free));
-        let Some(max_slot_wait) = self.max_slot_wait else {
-            return slots.await.ok()?.split(1);
-        };
         loop {
-            match timeout(max_slot_wait, &mut slots).await {
-                Ok(slots) => return slots.ok()?.split(1),
-                Err(_) => self.overdue.notify_waiters(),
+            let slots = self.slots();
+            let mut acquiring = pin!(Arc::clone(&slots).acquire_many_owned(free));
+            let Some(max_slot_wait) = self.max_slot_wait else {
+                return acquiring.await.ok()?.split(1);
+            };
+            let begun = Instant::now();
+            while begun.elapsed() < STALLED || !self.is_stalled() {
+                match timeout(max_slot_wait, &mut acquiring).await {
+                    Ok(slots) => return slots.ok()?.split(1),
+                    Err(_) => self.overdue.notify_waiters(),
+                }
+            }
+            let mut current = lock(&self.slots);
+            if Arc::ptr_eq(&current, &slots) {
+                *current = Arc::new(Semaphore::new(self.slot_count));
             }
         }
+    }
+
+    fn slots(&self) -> Arc<Semaphore> {
+        Arc::clone(&lock(&self.slots))
+    }
+
+    /// Returns true if the caller is to flush the queue in the place of a task that stands still: one caller a stall.
+    fn takes_over(&self) -> bool {
+        let mut queue = self.queue();
+        let now = Instant::now();
+        let is_new = |at| now.duration_since(at) >= 2 * STALLED;
+        let takes_over =
+            now.duration_since(queue.progress) >= STALLED && queue.taken_over.is_none_or(is_new);
+        if takes_over {
+            queue.taken_over = Some(now);
+        }
+        takes_over
+    }
+
+    /// Returns true if no batch has begun or ended lately.
+    fn is_stalled(&self) -> bool {
+        self.queue().progress.elapsed() >= STALLED
     }
 
     /// Adds a request to the queue. Returns true if the caller has to start a task that flushes the queue.
@@ -255,12 +326,18 @@ impl<T: BatchExecutor> Batcher<T> {
         }
         // A request whose caller is gone does not run: its claim would have to be released.
         queue.pending.retain(|(_, request)| !request.is_abandoned());
+        if queue.pending.len() > MAX_BATCH {
+            queue
+                .pending
+                .sort_by_key(|(_, request)| !request.has_begun());
+        }
         let len = queue.pending.len().min(MAX_BATCH);
         let (arrivals, requests) = queue.pending.drain(..len).unzip();
+        queue.progress = Instant::now();
         Some(Batch {
             requests,
             arrivals,
-            started: Instant::now(),
+            started: queue.progress,
             flushers: queue.flushers.current(),
         })
     }
@@ -278,6 +355,7 @@ impl<T: BatchExecutor> Batcher<T> {
                 let requests = batch.arrivals.len();
                 queue.flushers.note(batch.flushers, requests, total);
                 queue.last_took = now - batch.started;
+                queue.progress = now;
             }
             Either::Right(((), work)) => {
                 drop(slot);
@@ -321,7 +399,7 @@ impl<T: BatchExecutor> Clone for Batcher<T> {
 impl<T: BatchExecutor> fmt::Debug for Batcher<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batcher")
-            .field("slots", &self.slots.available_permits())
+            .field("slots", &self.slots().available_permits())
             .finish_non_exhaustive()
     }
 }
@@ -338,316 +416,7 @@ impl<T: BatchExecutor> Drop for FlushGuard<'_, T> {
     }
 }
 
+// The path is given, because the simulation of `tests/sim` compiles this file from elsewhere.
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use futures_util::poll;
-    use tokio::runtime::{Builder, Handle};
-    use tokio::task::JoinSet;
-
-    use super::*;
-
-    /// Squares numbers in batches, records the batches, and sends no response for odd numbers.
-    #[derive(Clone, Default)]
-    struct Squares(Arc<Mutex<Vec<Vec<u32>>>>);
-
-    impl BatchExecutor for Squares {
-        type Pending = (u32, oneshot::Sender<u32>);
-
-        async fn run(&self, batch: Vec<Self::Pending>) {
-            let numbers = batch.iter().map(|(number, _)| *number).collect();
-            self.0.lock().unwrap().push(numbers);
-            yield_now().await;
-            for (number, sender) in batch {
-                if number % 2 == 0 {
-                    let _ = sender.send(number * number);
-                }
-            }
-        }
-    }
-
-    impl Squares {
-        async fn square(&self, batcher: &Batcher<Self>, number: u32) -> u32 {
-            let single = || async { Ok::<_, ()>(number * number) };
-            let executor = || self.clone();
-            batcher
-                .submit(executor, |sender| (number, sender), single)
-                .await
-                .unwrap()
-        }
-
-        fn batches(&self) -> Vec<Vec<u32>> {
-            self.0.lock().unwrap().clone()
-        }
-    }
-
-    fn with_slots(count: usize, max_slot_wait: Option<Duration>) -> Batcher<Squares> {
-        Batcher::new(Arc::new(Semaphore::new(count)), max_slot_wait)
-    }
-
-    async fn until_queued(batcher: &Batcher<Squares>, count: usize) {
-        while batcher.queue().pending.len() < count {
-            yield_now().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_request_that_finds_nothing_in_flight_runs_on_its_own() {
-        let (squares, batcher) = (Squares::default(), with_slots(1, None));
-        for number in 0..10 {
-            assert_eq!(squares.square(&batcher, number).await, number * number);
-        }
-        assert!(squares.batches().is_empty());
-    }
-
-    #[tokio::test]
-    async fn further_requests_run_in_batches_and_individually_where_that_failed() {
-        let (squares, batcher) = (Squares::default(), with_slots(1, None));
-        let taken = Arc::clone(&batcher.slots).acquire_owned().await.unwrap();
-        let mut asking = JoinSet::new();
-        for number in 0..200 {
-            let (squares, batcher) = (squares.clone(), batcher.clone());
-            asking.spawn(async move { (number, squares.square(&batcher, number).await) });
-        }
-        until_queued(&batcher, 200).await;
-        drop(taken);
-        for (number, square) in asking.join_all().await {
-            assert_eq!(square, number * number);
-        }
-        let sizes: Vec<_> = squares.batches().iter().map(Vec::len).collect();
-        assert_eq!(sizes, [MAX_BATCH, 200 - MAX_BATCH]);
-        assert_eq!(batcher.slots.available_permits(), 1);
-        assert!(!batcher.queue().is_flushing);
-    }
-
-    #[tokio::test]
-    async fn one_task_serves_all_requests_of_a_queue() {
-        let (squares, batcher) = (Squares::default(), with_slots(1, None));
-        let taken = Arc::clone(&batcher.slots).acquire_owned().await.unwrap();
-        let square = |number| squares.square(&batcher, number);
-        let queued = async {
-            until_queued(&batcher, 3).await;
-            assert_eq!(Handle::current().metrics().num_alive_tasks(), 1);
-            drop(taken);
-        };
-        let (two, four, six, ()) = tokio::join!(square(2), square(4), square(6), queued);
-        assert_eq!([two, four, six], [4, 16, 36]);
-        assert_eq!(squares.batches(), [[2, 4, 6]]);
-    }
-
-    /// Counts the batches of one executor, and reports each count. A clone begins anew, as one without a connection.
-    #[derive(Default)]
-    struct Counting {
-        ran: AtomicU32,
-        counts: Arc<Mutex<Vec<u32>>>,
-    }
-
-    impl Clone for Counting {
-        fn clone(&self) -> Self {
-            Self {
-                ran: AtomicU32::default(),
-                counts: Arc::clone(&self.counts),
-            }
-        }
-    }
-
-    impl BatchExecutor for Counting {
-        type Pending = ((), oneshot::Sender<()>);
-
-        async fn run(&self, batch: Vec<Self::Pending>) {
-            let count = self.ran.fetch_add(1, Ordering::Relaxed) + 1;
-            self.counts.lock().unwrap().push(count);
-            for ((), sender) in batch {
-                let _ = sender.send(());
-            }
-        }
-    }
-
-    /// The store keeps the connection of a batch in its executor.
-    #[tokio::test]
-    async fn one_flusher_keeps_its_executor_for_the_next_batch() {
-        let executor = Counting::default();
-        let batcher = Batcher::new(Arc::new(Semaphore::new(1)), None);
-        let taken = Arc::clone(&batcher.slots).acquire_owned().await.unwrap();
-        let mut asking = JoinSet::new();
-        for _ in 0..=MAX_BATCH {
-            let (executor, batcher) = (executor.clone(), batcher.clone());
-            asking.spawn(async move {
-                let single = || async { Ok::<_, ()>(()) };
-                batcher
-                    .submit(|| executor, |sender| ((), sender), single)
-                    .await
-            });
-        }
-        while batcher.queue().pending.len() <= MAX_BATCH {
-            yield_now().await;
-        }
-        drop(taken);
-        assert!(asking.join_all().await.iter().all(Result::is_ok));
-        assert_eq!(*executor.counts.lock().unwrap(), [1, 2]);
-    }
-
-    #[tokio::test]
-    async fn a_caller_that_is_gone_holds_up_no_other() {
-        let (squares, batcher) = (Squares::default(), with_slots(1, None));
-        let taken = Arc::clone(&batcher.slots).acquire_owned().await.unwrap();
-        let mut asking = JoinSet::new();
-        for number in [2, 4] {
-            let (squares, batcher) = (squares.clone(), batcher.clone());
-            asking.spawn(async move { squares.square(&batcher, number).await });
-        }
-        until_queued(&batcher, 2).await;
-        asking.abort_all();
-        while asking.join_next().await.is_some() {}
-        drop(taken);
-        assert_eq!(squares.square(&batcher, 6).await, 36);
-        assert_eq!(squares.square(&batcher, 8).await, 64);
-        let ran = squares.batches().concat();
-        assert!(
-            !ran.contains(&2) && !ran.contains(&4),
-            "the callers of these are gone"
-        );
-    }
-
-    #[test]
-    fn a_runtime_that_ends_leaves_the_batcher_to_the_next() {
-        let (squares, batcher) = (Squares::default(), with_slots(1, None));
-        let runtime = || Builder::new_current_thread().build().unwrap();
-        let taken = Arc::clone(&batcher.slots).try_acquire_owned().unwrap();
-        runtime().block_on(async {
-            let (squares, other) = (squares.clone(), batcher.clone());
-            tokio::spawn(async move { squares.square(&other, 2).await });
-            until_queued(&batcher, 1).await;
-            // The flushing task waits for the slot, and is dropped with its runtime.
-            yield_now().await;
-        });
-        drop(taken);
-        assert_eq!(runtime().block_on(squares.square(&batcher, 4)), 16);
-        let taken = Arc::clone(&batcher.slots).try_acquire_owned().unwrap();
-        let squared = runtime().block_on(async {
-            let squared = squares.square(&batcher, 6);
-            let (squared, ()) = tokio::join!(squared, async {
-                until_queued(&batcher, 1).await;
-                drop(taken);
-            });
-            squared
-        });
-        assert_eq!(squared, 36);
-        assert_eq!(squares.batches(), [[6]]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn work_that_does_not_end_gives_its_slot_back() {
-        let batcher = with_slots(1, Some(MAX_SLOT_WAIT));
-        let (end, ended) = oneshot::channel::<u32>();
-        let stuck = batcher.submit(
-            Squares::default,
-            |sender| (0, sender),
-            || async { ended.await.map_err(drop) },
-        );
-        let squares = Squares::default();
-        let other = async {
-            let begun = Instant::now();
-            assert_eq!(squares.square(&batcher, 2).await, 4);
-            assert!(begun.elapsed() <= MAX_SLOT_WAIT + Duration::from_millis(1));
-            end.send(9).unwrap();
-        };
-        let (stuck, ()) = tokio::join!(stuck, other);
-        assert_eq!(stuck, Ok(9));
-        assert_eq!(squares.batches(), [[2]]);
-    }
-
-    /// Number of yields while a batch gathers, with work between them.
-    async fn yields(batcher: &Batcher<Squares>, mut between: impl AsyncFnMut(u32)) -> u32 {
-        let (mut gathering, mut yields) = (pin!(batcher.gather()), 0);
-        while poll!(gathering.as_mut()).is_pending() {
-            yields += 1;
-            between(yields).await;
-        }
-        yields
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_batch_gathers_while_requests_join_it() {
-        let batcher = with_slots(1, None);
-        let join = |count| {
-            let requests = (0..count).map(|_| (Instant::now(), (0, oneshot::channel().0)));
-            batcher.queue().pending.extend(requests);
-        };
-        join(1);
-        assert_eq!(yields(&batcher, async |_| {}).await, MIN_YIELDS);
-        let joined_at_third = yields(&batcher, async |count| join(usize::from(count == 3)));
-        assert_eq!(joined_at_third.await, 3 + MIN_YIELDS);
-
-        // For a twentieth of the last batch's time, and for a bounded number of yields if the time stands still.
-        batcher.queue().last_took = Duration::from_millis(100);
-        let millisecond = async |_| tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(yields(&batcher, millisecond).await, 5);
-        assert_eq!(yields(&batcher, async |_| {}).await, MAX_YIELDS);
-
-        let gathered = batcher.queue().pending.len();
-        join(MAX_BATCH - gathered);
-        assert_eq!(yields(&batcher, async |_| {}).await, 0);
-    }
-
-    /// Flushes of 20 ms, of which only a number can run concurrently.
-    #[derive(Clone)]
-    struct Flushes(Arc<Semaphore>);
-
-    impl Flushes {
-        async fn flush(&self) {
-            let _turn = self.0.acquire().await.unwrap();
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    impl BatchExecutor for Flushes {
-        type Pending = ((), oneshot::Sender<()>);
-
-        async fn run(&self, batch: Vec<Self::Pending>) {
-            self.flush().await;
-            for ((), sender) in batch {
-                let _ = sender.send(());
-            }
-        }
-    }
-
-    /// Runs the requests of 16 callers that arrive at different times, and returns the numbers of flushers.
-    async fn numbers_of_flushers(concurrent_flushes: usize) -> Vec<u32> {
-        let batcher = Batcher::new(Arc::new(Semaphore::new(4)), None);
-        let flushes = Flushes(Arc::new(Semaphore::new(concurrent_flushes)));
-        let mut callers = JoinSet::new();
-        for caller in 0..16 {
-            let (batcher, flushes) = (batcher.clone(), flushes.clone());
-            callers.spawn(async move {
-                let mut numbers = Vec::new();
-                for call in 0..1000 {
-                    sleep(Duration::from_millis((7 * caller + call) % 23)).await;
-                    let single = || async {
-                        flushes.flush().await;
-                        Ok::<_, ()>(())
-                    };
-                    let executor = || flushes.clone();
-                    let request = |sender| ((), sender);
-                    batcher.submit(executor, request, single).await.unwrap();
-                    numbers.push(batcher.queue().flushers.current());
-                }
-                numbers
-            });
-        }
-        callers.join_all().await.concat()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_number_of_flushers_follows_the_disk() {
-        let share_of_one = async |concurrent_flushes| {
-            let numbers = numbers_of_flushers(concurrent_flushes).await;
-            let ones = numbers.iter().filter(|number| **number == 1).count();
-            ones as f64 / numbers.len() as f64
-        };
-        // Flushes that follow each other do not end earlier if more of them wait.
-        assert!(share_of_one(1).await > 0.8);
-        assert!(share_of_one(4).await < 0.4);
-    }
-}
+#[path = "batch/tests.rs"]
+mod tests;
