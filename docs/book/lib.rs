@@ -30,6 +30,7 @@ pages! {
     result_types = "src/result-types.md";
     migrations = "src/migrations.md";
     pools = "src/pools.md";
+    load = "src/load.md";
     moving = "src/moving.md";
     operations = "src/operations.md";
     console = "src/console.md";

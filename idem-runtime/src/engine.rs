@@ -16,6 +16,7 @@
 //! | [`transaction`], [`reentrancy`] | calls in a transaction of the store's database |
 //! | [`records`], [`operation`], [`recovery`], [`purger`] | work of operators and background tasks |
 
+mod admission;
 mod attempt;
 mod builder;
 mod call;

@@ -29,6 +29,7 @@ pub use idem_store::error::{
 /// | variant | what happened | what a caller does |
 /// | --- | --- | --- |
 /// | [`InFlight`](Self::InFlight) | another call with this key is running | retry with the same key after `retry_after` |
+/// | [`Overloaded`](Self::Overloaded) | too many calls wait for the store, or this one's deadline has passed; this try did nothing | retry with the same key after `retry_after` |
 /// | [`KeyReused`](Self::KeyReused) | the key was first used with another request | fix the caller; a new request needs a new key |
 /// | [`Interrupted`](Self::Interrupted) | an earlier call crashed, and it is unknown whether its effect happened | an operator (or `reconcile`) decides, then retry |
 /// | [`LeaseLost`](Self::LeaseLost) | this call's lease lapsed, and another call took over | retry with the same key to get the stored result |
@@ -58,6 +59,12 @@ pub use idem_store::error::{
 pub enum Error {
     /// Another call with this key is running, and its lease is valid.
     InFlight {
+        /// Time to wait before the retry.
+        retry_after: Duration,
+    },
+    /// The call could not begin before its deadline, or too many calls of this handle wait for the store. This try did nothing;
+    /// an earlier one with the same key may have done the work.
+    Overloaded {
         /// Time to wait before the retry.
         retry_after: Duration,
     },
@@ -91,7 +98,7 @@ impl Error {
     /// True if the same call with the same key may succeed later without any intervention.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::InFlight { .. } | Self::LeaseLost => true,
+            Self::InFlight { .. } | Self::Overloaded { .. } | Self::LeaseLost => true,
             Self::Store(error) => error.is_retryable(),
             _ => false,
         }
@@ -104,6 +111,10 @@ impl fmt::Display for Error {
             Self::InFlight { retry_after } => {
                 write!(f, "a call with this key is running, retry in {retry_after:?}")
             }
+            Self::Overloaded { retry_after } => write!(
+                f,
+                "the call could not begin in time, and this try did nothing; retry in {retry_after:?}"
+            ),
             Self::KeyReused => f.write_str("this key was first used with a different request"),
             Self::Interrupted => f.write_str(
                 "an earlier call with this key was interrupted and its outcome is unknown",

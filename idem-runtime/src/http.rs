@@ -313,6 +313,7 @@ let app: Router = Router::new()
 mod admission;
 mod body;
 mod config;
+mod deadline;
 mod drain;
 #[cfg(feature = "axum")]
 mod extract;
@@ -336,6 +337,7 @@ mod stored;
 mod syntax;
 
 pub use self::body::Body;
+pub use self::deadline::Deadline;
 pub use self::drain::Drain;
 #[cfg(feature = "axum")]
 pub use self::extract::{IdempotencyKey, KeyRejection, Lenient, Strict, Syntax};

@@ -108,6 +108,7 @@ mod mutex;
 pub mod outbox;
 pub mod policy;
 mod purge_clock;
+mod rated;
 pub mod store;
 mod timing;
 mod verify;

@@ -74,6 +74,8 @@ pub(crate) enum Level {
     LeasesHeld,
     /// Calls that wait for another call.
     WaitingCallers,
+    /// Calls that wait until the store can work on their claims.
+    QueuedCalls,
 }
 
 #[cfg(all(feature = "cache", feature = "redis"))]

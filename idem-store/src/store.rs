@@ -169,6 +169,12 @@ pub trait Store: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Number of claims that this store works on at the same time. The engine sends no more of them at once: further ones
+    /// wait in the process, so that queued claims do not delay the writes of calls that run. A wrapper around a store returns the number of the inner store.
+    fn claim_concurrency(&self) -> usize {
+        64
+    }
+
     /// Returns this store as a store of attempts, if it keeps their history. A wrapper around a store returns that of the
     /// inner store.
     fn attempts(&self) -> Option<&dyn AttemptStore> {
@@ -478,6 +484,10 @@ macro_rules! by_pointer {
 
             fn answers_at_once(&self) -> bool {
                 (**self).answers_at_once()
+            }
+
+            fn claim_concurrency(&self) -> usize {
+                (**self).claim_concurrency()
             }
 
             fn attempts(&self) -> Option<&dyn AttemptStore> {

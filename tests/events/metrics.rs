@@ -23,7 +23,7 @@ use idem_runtime::{
 };
 use idem_tests::clocked::ClockedStore;
 use idem_tests::recording::Recording;
-use tokio::time::{advance, sleep};
+use tokio::time::{Instant, advance, sleep};
 use tower_service::Service as _;
 
 use crate::kill;
@@ -128,8 +128,8 @@ async fn settled() {
 async fn each_call_is_counted_once_with_its_outcome() {
     use CallOutcome::{
         Cancelled, DecodeError, Executed, Expired, InFlight, Interrupted, Invalid, KeyReused,
-        LeaseLost, NoResult, Panicked, Refused, Released, Replayed, StoreError, Superseded,
-        TakenOver, Unprotected, Unrecorded, Waited,
+        LeaseLost, NoResult, Overloaded, Panicked, Refused, Released, Replayed, StoreError,
+        Superseded, TakenOver, Unprotected, Unrecorded, Waited,
     };
     let recording = Recording::default();
     let _guard = metrics::set_default_local_recorder(&recording);
@@ -254,6 +254,12 @@ async fn each_call_is_counted_once_with_its_outcome() {
         .issued();
     sleep(Duration::from_secs(61)).await;
     service.ends(Expired, service.run(late)).await.unwrap_err();
+
+    let late = call("late", 1).deadline(Instant::now());
+    service
+        .ends(Overloaded, service.run(late))
+        .await
+        .unwrap_err();
 
     service.store.outage();
     service

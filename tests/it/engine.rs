@@ -1,6 +1,7 @@
 //! The engine's guarantees, through the API without macros, on the memory store with paused time.
 
 mod abandoned;
+mod admission;
 mod at_once;
 mod concurrency;
 mod crash;

@@ -4,6 +4,7 @@ mod bodies;
 mod client;
 mod curl;
 mod cut;
+mod deadlines;
 mod disconnects;
 mod extract;
 pub(crate) mod frames;

@@ -36,6 +36,7 @@ pub(super) struct Idempotent {
     pub(super) scope: Option<TokenStream>,
     pub(super) lease: Option<Duration>,
     pub(super) wait: Option<Duration>,
+    pub(super) deadline: Option<TokenStream>,
     pub(super) run_on_store_error: bool,
     /// The body runs in a task of its own.
     pub(super) detached: bool,
@@ -128,6 +129,7 @@ impl Idempotent {
             scope: exprs.option(options.scope),
             lease: checked.lease.map(|lease| exprs.duration(lease)),
             wait: checked.wait.map(|wait| exprs.duration(wait)),
+            deadline: options.deadline.map(|given| exprs.moved(given.value)),
             run_on_store_error: options.on_store_error.is_some(),
             detached: options.detached.is_some(),
             recover_with: exprs.option(options.recover_with),

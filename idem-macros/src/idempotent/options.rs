@@ -142,6 +142,10 @@ declare_options! {
         name: "wait",
         value: values::expr(Example("\"5s\"")),
     }
+    deadline: Expr {
+        name: "deadline",
+        value: values::expr(Words("an expression for the `Instant` after which nobody waits for the answer")),
+    }
     on_crash: OnCrash {
         name: "on_crash",
         value: values::on_crash,

@@ -208,7 +208,8 @@ pub(super) fn is_fingerprinted(options: &Options, argument: &Argument) -> bool {
 /// Names that are the whole of an option that identifies the call or its store, such as `key = id`.
 fn bare_words(options: &Options) -> Vec<&Ident> {
     let key = options.key.as_ref().and_then(|key| key.value.expression());
-    let others = [&options.store, &options.scope].into_iter().flatten();
+    let others = [&options.store, &options.scope, &options.deadline];
+    let others = others.into_iter().flatten();
     let exprs = key.into_iter().chain(others.map(|given| &given.value));
     let tx = options.tx.as_ref().map(|tx| &tx.value);
     exprs.filter_map(bare_word).chain(tx).collect()

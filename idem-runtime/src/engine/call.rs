@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::runtime::Handle as Runtime;
+use tokio::time::Instant;
 
 use super::Engine;
 use super::issue::Issued;
@@ -56,6 +57,7 @@ struct CallInputs {
     ttl: Duration,
     lease: Option<Duration>,
     wait: Option<Duration>,
+    deadline: Option<Instant>,
     on_crash: OnCrash,
     run_on_store_error: bool,
     /// Boxed, because few calls have one.
@@ -147,6 +149,18 @@ impl Call {
     pub fn wait(self, wait: Duration) -> Self {
         self.with(|inputs| {
             inputs.wait = Some(wait);
+            Ok(())
+        })
+    }
+
+    /// Time after which nothing is begun, because nobody waits for the answer any more. A call that cannot send its claim
+    /// before it, or whose claim is granted after it, ends with [`Error::Overloaded`]. A call that waits for another one
+    /// stops waiting. A body that has begun is not interrupted. Default: none, so that the call waits until the store can
+    /// serve it.
+    #[must_use]
+    pub fn deadline(self, deadline: Instant) -> Self {
+        self.with(|inputs| {
+            inputs.deadline = Some(deadline);
             Ok(())
         })
     }
@@ -302,6 +316,7 @@ impl Call {
         };
         Ok(Arc::new(Prepared {
             wait: inputs.wait.unwrap_or(engine.policy.wait),
+            deadline: inputs.deadline,
             request: ClaimRequest {
                 id: RecordId::of(&identity),
                 identity,
@@ -351,6 +366,7 @@ impl CallInputs {
             ttl,
             lease: None,
             wait: None,
+            deadline: None,
             on_crash: OnCrash::Rerun,
             run_on_store_error: false,
             recovery_input: None,

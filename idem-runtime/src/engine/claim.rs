@@ -128,6 +128,9 @@ impl<'o> Claimer<'o> {
         if !call.engine.store.answers_at_once() || call.recovery_input.is_some() {
             return None;
         }
+        if let Err(late) = call.check_deadline() {
+            return Some(Err(late));
+        }
         let FlightRole::Leader(leader) = call.engine.singleflight.join(call) else {
             return None;
         };
@@ -213,7 +216,10 @@ impl<'o> Claimer<'o> {
 
     /// Time at which a duplicate stops waiting.
     fn deadline(&self) -> Instant {
-        later(self.begun, self.call.wait)
+        let waited = later(self.begun, self.call.wait);
+        self.call
+            .deadline
+            .map_or(waited, |deadline| deadline.min(waited))
     }
 
     fn joins(&self) -> bool {
@@ -224,8 +230,9 @@ impl<'o> Claimer<'o> {
     fn conclude(&mut self, claimed: &Result<Claimed, Error>) {
         self.waiting = None;
         match claimed {
-            // The attempt has taken the leadership along.
-            Ok(Claimed::Run(..)) => {}
+            // The attempt has taken the leadership along. A call that is too late passes it on when the claimer is dropped:
+            // after the release of a claim that was granted to it.
+            Ok(Claimed::Run(..)) | Err(Error::Overloaded { .. }) => {}
             Ok(Claimed::NeedsReconcile(crashed)) => self.announce_reconcile(&crashed.fingerprint),
             Ok(Claimed::Replay(ended, _)) => {
                 let joins = self.joins();
@@ -261,6 +268,7 @@ impl<'o> Claimer<'o> {
     }
 
     async fn first_claim(&mut self) -> Result<ClaimStage, Error> {
+        self.call.check_deadline()?;
         if self.transaction.is_some() {
             let call = Arc::clone(&self.call);
             return Box::pin(self.claim_in_transaction(None, &call.request)).await;
@@ -307,11 +315,17 @@ impl<'o> Claimer<'o> {
     }
 
     /// Decides between running unprotected and failing, when the store cannot answer the claim.
-    fn without_store(&mut self, error: StoreError) -> Result<ClaimStage, Error> {
-        // A corrupt record still proves that the key was used.
-        if !self.call.run_unprotected || error.kind() == StoreErrorKind::Corrupt {
-            return Err(error.into());
-        }
+    fn without_store(&mut self, error: Error) -> Result<ClaimStage, Error> {
+        let error = match error {
+            // A corrupt record still proves that the key was used.
+            Error::Store(error)
+                if self.call.run_unprotected && error.kind() != StoreErrorKind::Corrupt =>
+            {
+                error
+            }
+            error => return Err(error),
+        };
+        self.call.check_deadline()?;
         tracing::warn!(
             target: "idem",
             operation = self.call.request.identity.operation.as_str(),
@@ -332,6 +346,7 @@ impl<'o> Claimer<'o> {
                 let attempt = self.attempt(&granted, sent_at)?;
                 if self.call.recovery_input.is_some() {
                     Box::pin(self.save_input(&attempt)).await?;
+                    self.call.check_deadline()?;
                 }
                 Ok(ClaimStage::Claimed(self.run(attempt)))
             }
@@ -347,6 +362,7 @@ impl<'o> Claimer<'o> {
         // After an error the claim is released when this claimer is dropped. Until then other calls get the same
         // refusal.
         self.call.check_issued_key(granted.first_claimed_at)?;
+        self.call.check_deadline()?;
         Ok(Attempt::granted(Arc::clone(&self.call), granted, sent_at))
     }
 

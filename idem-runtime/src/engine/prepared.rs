@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
+use tokio::time::Instant;
 
 use super::Engine;
+use super::admission::Refused;
 use super::progress::Progress;
 use super::singleflight::{SharedCall, SingleFlight};
 use super::step_state::Steps;
@@ -25,6 +27,8 @@ pub(crate) struct Prepared {
     /// The digest of the request before any signing.
     pub(super) digest: Digest,
     pub(super) wait: Duration,
+    /// Time after which nothing is begun.
+    pub(super) deadline: Option<Instant>,
     pub(super) by_fingerprint: bool,
     pub(super) run_unprotected: bool,
     /// Recovery input, saved with the record before the body runs. Boxed, because few calls have one.
@@ -44,6 +48,20 @@ impl Prepared {
     pub(super) fn check_issued_key(&self, first_claimed_at: Timestamp) -> Result<(), Error> {
         match self.first_claim_by {
             Some(until) if first_claimed_at > until => Err(InvalidKey::Expired.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Time limit of a store call that is of no use after the call's deadline.
+    pub(super) fn time_left(&self, limit: Duration) -> Duration {
+        let left = self.deadline.map(|it| it.duration_since(Instant::now()));
+        left.map_or(limit, |left| left.min(limit))
+    }
+
+    /// Refuses to begin after the call's deadline.
+    pub(super) fn check_deadline(&self) -> Result<(), Error> {
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(Refused::LATE.into()),
             _ => Ok(()),
         }
     }

@@ -160,14 +160,17 @@ impl Heartbeat {
                 let pause = match attempt.renew().await {
                     Ok(()) => lease / 3,
                     Err(Error::Store(error)) => {
-                        tracing::warn!(
-                            target: "idem",
-                            operation = attempt.operation().as_str(),
-                            record = %attempt.record_id(),
-                            error = ?error.kind(),
-                            live = attempt.is_live(),
-                            "the lease could not be renewed, trying again",
-                        );
+                        if let Some(leases) = attempt.engine().unrenewed.occurs() {
+                            tracing::warn!(
+                                target: "idem",
+                                operation = attempt.operation().as_str(),
+                                record = %attempt.record_id(),
+                                error = ?error.kind(),
+                                live = attempt.is_live(),
+                                leases,
+                                "the lease could not be renewed, trying again",
+                            );
+                        }
                         (lease / 12).max(Duration::from_millis(10))
                     }
                     Err(_) => {

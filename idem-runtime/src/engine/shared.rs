@@ -3,9 +3,11 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use super::admission::Admission;
 use super::detached_tasks::DetachedTasks;
 use super::give_back::GiveBack;
 use super::replay_notes::ReplayNotes;
@@ -14,6 +16,7 @@ use crate::error::StoreError;
 use crate::fingerprint::Secret;
 use crate::metrics::sink;
 use crate::policy::Policy;
+use crate::rated::Rated;
 use crate::record::{Digest, OwnerLabel};
 use crate::store::Store;
 use crate::timing::{self, Retries};
@@ -21,6 +24,10 @@ use crate::timing::{self, Retries};
 /// Maximum number of claims of one handle that outlive their callers at the same time. A store that never answers would
 /// otherwise collect one task for each failed call. Beyond the limit a claim is cancelled, and searched for later.
 const MAX_ORPHANS: usize = 1024;
+
+/// Grace period in which the answer to an abandoned claim is only waited for. During it, the calls of this process with
+/// the claim's key wait as well. After it, they ask the store themselves, and the claim is searched for.
+pub(super) const ANSWER_SOON: Duration = Duration::from_millis(250);
 
 /// State shared by all clones of a handle.
 pub(super) struct Engine {
@@ -32,12 +39,15 @@ pub(super) struct Engine {
     pub(super) owner_label: OwnerLabel,
     pub(super) replay_notes: ReplayNotes,
     pub(super) singleflight: SingleFlight,
+    pub(super) admission: Arc<Admission>,
     /// Tasks that callers do not cancel.
     pub(super) detached: DetachedTasks,
     /// Abandoned claims: the calls that made them were dropped.
     pub(super) give_back: Arc<GiveBack>,
     /// Permits for tasks that wait for the store's answers to abandoned claims.
     pub(super) orphans: Arc<Semaphore>,
+    pub(super) left_to_lease: Rated,
+    pub(super) unrenewed: Rated,
 }
 
 impl Engine {
@@ -51,9 +61,12 @@ impl Engine {
         sink::describe();
         Self {
             singleflight: SingleFlight::default(),
+            admission: Arc::new(Admission::new(&policy, ANSWER_SOON)),
             detached: DetachedTasks::default(),
             give_back: Arc::new(GiveBack::new(Arc::clone(&store), policy.store_timeout)),
             orphans: Arc::new(Semaphore::new(MAX_ORPHANS)),
+            left_to_lease: Rated::default(),
+            unrenewed: Rated::default(),
             store,
             policy,
             secrets,

@@ -93,6 +93,7 @@ where
                 &scope,
                 fingerprint,
                 config.retention.of_request(&parts),
+                parts.extensions.get(),
             ),
             request: Request::from_parts(parts, Body::read(bytes, trailers)),
             permit,

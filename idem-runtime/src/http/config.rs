@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::header::HeaderName;
 use http::{Method, Response};
 
+use super::deadline::Deadline;
 use super::drain::{Drain, Limits};
 use super::finality::Finality;
 use super::fingerprint::Fingerprinted;
@@ -117,6 +118,7 @@ impl Config {
         scope: &Scope,
         fingerprint: Fingerprinted,
         ttl: Duration,
+        deadline: Option<&Deadline>,
     ) -> Call {
         let mut call = Call::of_digest(self.operation.clone(), key, fingerprint.digest, ttl)
             .member_digests_of(fingerprint.canonical)
@@ -127,6 +129,9 @@ impl Config {
         }
         if let Some(wait) = self.wait {
             call = call.wait(wait);
+        }
+        if let Some(Deadline(deadline)) = deadline {
+            call = call.deadline(*deadline);
         }
         call
     }

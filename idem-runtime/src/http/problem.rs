@@ -131,7 +131,7 @@ kinds! {
     StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, "The service cannot keep track of requests now";
     /// Running requests of the same principal use its whole share of the layer's limits.
     TooManyRequests = "too-many-requests", TOO_MANY_REQUESTS, "Too many requests of this caller are running";
-    /// The layer's limits are reached.
+    /// The layer's limits are reached, or the store has more calls than it can serve in time.
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, "The service is overloaded";
     /// The service is misconfigured.
     Misconfigured = "misconfigured", INTERNAL_SERVER_ERROR, "The service is misconfigured";
@@ -335,6 +335,11 @@ impl From<&Error> for Problem {
             Error::InFlight { retry_after } => Self::new(
                 ProblemKind::InFlight,
                 "send the same request with the same key again later to get its response",
+            )
+            .retryable_after(*retry_after),
+            Error::Overloaded { retry_after } => Self::new(
+                ProblemKind::Overloaded,
+                "this try was not carried out; send the same request with the same key again, because an earlier one may have been",
             )
             .retryable_after(*retry_after),
             Error::KeyReused => Self::new(

@@ -70,6 +70,8 @@ metrics! {
         "Claims of this process that are not settled yet.";
     WAITING: Gauge "idem_waiting_callers" ["operation"] Count
         "Calls of this process that wait for another call with their key.";
+    QUEUED: Gauge "idem_queued_calls" ["operation"] Count
+        "Calls of this process that wait until the store can work on their claims.";
     PURGE_LAG: Gauge "idem_purge_lag_seconds" [] Seconds
         "Time since the purger of this process had last deleted everything that had expired, when it last tried.";
     STORE_CLOCK_AHEAD: Gauge "idem_store_clock_ahead_seconds" [] Seconds

@@ -51,6 +51,8 @@ outcomes! {
     Waited = "waited",
     /// `in_flight`: another call with the key was running, and the caller's time to wait was over.
     InFlight = "in_flight",
+    /// `overloaded`: the call could not begin before its deadline, or too many calls waited for the store.
+    Overloaded = "overloaded",
     /// `key_reused`: the key was first used with another request.
     KeyReused = "key_reused",
     /// `refused`: it is unknown what an earlier call did, and an operator or `reconcile` must say.
@@ -76,6 +78,7 @@ impl CallOutcome {
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::InFlight { .. } => Self::InFlight,
+            Error::Overloaded { .. } => Self::Overloaded,
             Error::KeyReused => Self::KeyReused,
             Error::Interrupted => Self::Refused,
             Error::LeaseLost => Self::LeaseLost,
@@ -114,6 +117,7 @@ impl CallOutcome {
             | Self::Interrupted
             | Self::LeaseLost
             | Self::InFlight
+            | Self::Overloaded
             | Self::KeyReused
             | Self::Refused
             | Self::NoResult

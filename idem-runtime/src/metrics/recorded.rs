@@ -34,6 +34,7 @@ struct OperationKeys {
     wait: Key,
     leases: Key,
     waiting: Key,
+    queued: Key,
 }
 
 impl OperationKeys {
@@ -52,6 +53,7 @@ impl OperationKeys {
             wait: key(list::WAIT),
             leases: key(list::LEASES),
             waiting: key(list::WAITING),
+            queued: key(list::QUEUED),
         }
     }
 }
@@ -152,6 +154,7 @@ impl OperationMetrics {
         Raised::by_one(match level {
             Level::LeasesHeld => &self.0.leases,
             Level::WaitingCallers => &self.0.waiting,
+            Level::QueuedCalls => &self.0.queued,
         })
     }
 }

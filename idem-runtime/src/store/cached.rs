@@ -453,6 +453,10 @@ impl<S: Store> Store for Cached<S> {
         self.store.audit().map(|_| self as &dyn AuditStore)
     }
 
+    fn claim_concurrency(&self) -> usize {
+        self.store.claim_concurrency()
+    }
+
     fn attempts(&self) -> Option<&dyn AttemptStore> {
         self.store.attempts()
     }

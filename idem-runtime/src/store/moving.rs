@@ -354,6 +354,12 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
         self.old.answers_at_once() && self.new.answers_at_once()
     }
 
+    fn claim_concurrency(&self) -> usize {
+        self.old
+            .claim_concurrency()
+            .min(self.new.claim_concurrency())
+    }
+
     fn attempts(&self) -> Option<&dyn AttemptStore> {
         self.old.attempts().and(self.new.attempts())?;
         Some(self)

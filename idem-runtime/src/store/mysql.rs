@@ -385,6 +385,13 @@ impl MySqlStore {
 }
 
 impl SqlStore for MySqlStore {
+    fn claim_concurrency(&self) -> usize {
+        match self.returns_rows.load(Ordering::Relaxed) {
+            true => sql::concurrency::BATCHED,
+            false => sql::concurrency::of_pool(self.pool.options().get_max_connections()),
+        }
+    }
+
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<ClaimOutcome>, StoreError> {
         let record = match self.insert(claim).await {
             Ok(InsertResult::Created(granted)) => return Ok(Some(granted)),

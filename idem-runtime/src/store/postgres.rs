@@ -355,6 +355,13 @@ impl Backend for PostgresStore {
 }
 
 impl SqlStore for PostgresStore {
+    fn claim_concurrency(&self) -> usize {
+        match self.forms.is_portable() {
+            true => sql::concurrency::of_pool(self.pool.options().get_max_connections()),
+            false => sql::concurrency::BATCHED,
+        }
+    }
+
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<ClaimOutcome>, StoreError> {
         let record = match self.find_or_create(claim).await? {
             ClaimRow::Created(granted) => return Ok(Some(ClaimOutcome::Granted(granted))),

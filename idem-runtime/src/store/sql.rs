@@ -13,6 +13,7 @@ use crate::record::micros;
 mod audit;
 mod batch;
 mod cancel;
+pub(super) mod concurrency;
 mod flushers;
 mod operator;
 mod query;

@@ -361,6 +361,10 @@ impl Backend for SqliteStore {
 }
 
 impl SqlStore for SqliteStore {
+    fn claim_concurrency(&self) -> usize {
+        sql::concurrency::BATCHED
+    }
+
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<ClaimOutcome>, StoreError> {
         if let Some(record) = self.find(claim).await?
             && !record.is_expired()

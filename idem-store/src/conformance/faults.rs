@@ -330,6 +330,10 @@ impl Default for Gate {
 
 #[async_trait]
 impl<S: Store> Store for FaultStore<S> {
+    fn claim_concurrency(&self) -> usize {
+        self.inner().claim_concurrency()
+    }
+
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         self.faulty(Op::Claim, self.inner().claim(claim)).await
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use idem_runtime::{Error, InvalidCall, Source, idempotent, with_provenance};
+use tokio::time::Instant;
 
 use super::{Bank, LEASE, crash};
 
@@ -45,6 +46,24 @@ async fn a_ttl_of_zero_is_refused_before_the_body_and_the_store() {
     let refused = matches!(result, Err(Error::InvalidCall(InvalidCall::ZeroTtl)));
     assert!(refused, "{result:?}");
     assert_eq!((bank.payments(), bank.store().total()), (0, 0));
+}
+
+#[idempotent(key = constant("k"), ttl = "1h", store = bank, deadline = until)]
+async fn with_deadline(bank: &Bank, until: Instant) -> Result<u32, Error> {
+    Ok(bank.pay())
+}
+
+/// The deadline is no part of the request.
+#[tokio::test(start_paused = true)]
+async fn nothing_runs_after_the_deadline() {
+    let bank = Bank::new();
+    let late = with_deadline(&bank, Instant::now()).await;
+    assert!(matches!(late, Err(Error::Overloaded { .. })), "{late:?}");
+    assert_eq!((bank.payments(), bank.store().total()), (0, 0));
+    for seconds in [1, 2] {
+        let until = Instant::now() + Duration::from_secs(seconds);
+        assert_eq!(with_deadline(&bank, until).await.unwrap(), 1);
+    }
 }
 
 macro_rules! dies_once {

@@ -46,6 +46,7 @@ impl Settings {
     on_crash = refuse,
     member_digests,
     lease = "1500ms",
+    deadline = tokio::time::Instant::now() + TTL,
     scope = tenant,
     key = key,
     crate = ::idem_runtime,

@@ -266,6 +266,7 @@ pub(super) fn check_quoted(options: &mut Options, inputs: &Inputs, errors: &mut 
     for given in [
         &mut options.store,
         &mut options.scope,
+        &mut options.deadline,
         &mut options.fingerprint,
         &mut options.recover_with,
     ] {

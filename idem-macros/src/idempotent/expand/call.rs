@@ -97,6 +97,8 @@ impl Idempotent {
         let lease = lease.map(|lease| quote!(.lease(#lease)));
         let wait = self.wait.as_ref().map(|wait| self.duration(wait));
         let wait = wait.map(|wait| quote!(.wait(#wait)));
+        let deadline = self.deadline.as_ref();
+        let deadline = deadline.map(|deadline| quote!(.deadline(#deadline)));
         let on_crash = match &self.after_crash {
             AfterCrash::Rerun => None,
             AfterCrash::Refuse => Some(quote!(.on_crash(#p::OnCrash::Refuse))),
@@ -110,7 +112,7 @@ impl Idempotent {
             quote!(.recover_with(#input))
         });
         let issued = self.issued.then(|| quote!(.issued()));
-        quote!(#scope #lease #wait #on_crash #run #recover_with #issued)
+        quote!(#scope #lease #wait #deadline #on_crash #run #recover_with #issued)
     }
 
     /// Expression for a `Duration`.

@@ -30,6 +30,7 @@ async fn charge(key: String, amount: u64) -> Result<Receipt, Error> {
             )
             .lease(__idem_private::Duration::from_secs(90u64))
             .wait(__idem_private::Duration::from_secs(0u64))
+            .deadline(Instant::now())
             .on_crash(__idem_private::OnCrash::Refuse)
             .run_on_store_error(),
         ::core::concat!(::core::module_path!(), "::", "charge"),

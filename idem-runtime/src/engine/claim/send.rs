@@ -8,30 +8,33 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
+use crate::engine::admission::Permit;
 use crate::engine::decisions::ClaimUse;
 use crate::engine::give_back::AbandonedClaim;
 use crate::engine::prepared::Prepared;
+use crate::engine::shared::ANSWER_SOON;
 use crate::engine::singleflight::Leader;
-use crate::error::StoreError;
-use crate::metrics::Timed;
+use crate::error::{Error, StoreError};
+use crate::metrics::{Level, Timed};
 use crate::record::{FencingToken, Observation};
 use crate::store::{ClaimOutcome, ClaimRequest};
 use crate::timing::{Retries, at_once, later, timed_out, within};
 
-/// Grace period in which the answer to an abandoned claim is only waited for. During it, the calls of this process with
-/// the claim's key wait as well. After it, they ask the store themselves, and the claim is searched for.
-const ANSWER_SOON: Duration = Duration::from_millis(250);
-
 /// Future of a store call that claims.
-type PendingClaim = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
+type ClaimCall = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
+
+/// A claim that was sent, and its permit. A store that answers at once needs none.
+struct PendingClaim {
+    answer: ClaimCall,
+    permit: Option<Permit>,
+}
 
 /// Answer to a claim, and the time at which the claim was sent.
-pub(super) type ClaimAnswer = Result<(ClaimOutcome, Instant), StoreError>;
+pub(super) type ClaimAnswer = Result<(ClaimOutcome, Instant), Error>;
 
 /// Content of a claim.
 pub(super) enum ClaimMessage {
@@ -43,7 +46,7 @@ pub(super) enum ClaimMessage {
 
 impl ClaimMessage {
     /// Creates the store call. It owns everything it needs, because it may outlive its caller.
-    fn send(&self, call: &Arc<Prepared>) -> PendingClaim {
+    fn send(&self, call: &Arc<Prepared>) -> ClaimCall {
         let call = Arc::clone(call);
         match self {
             Self::Call => Box::pin(async move { call.engine.store.claim(&call.request).await }),
@@ -88,7 +91,7 @@ impl SentClaims {
         Some(claim)
     }
 
-    /// Sends a claim until the store answers or patience runs out.
+    /// Sends a claim, once it is admitted, until the store answers or patience runs out.
     pub(super) async fn send(
         &mut self,
         call: &Arc<Prepared>,
@@ -98,17 +101,24 @@ impl SentClaims {
         let mut retries = None;
         let mut first_sent_at = None;
         loop {
+            let permit = admit(call).await?;
+            call.check_deadline()?;
+            if permit.as_ref().is_some_and(|permit| permit.waited) {
+                now = None;
+            }
             let sent_at = now.take().unwrap_or_else(Instant::now);
             let first_sent_at = *first_sent_at.get_or_insert(sent_at);
-            let error = match self.send_once(call, message).await {
+            let error = match self.send_once(call, message, permit).await {
                 Ok(claim) => {
                     call.metrics.start_at(Timed::Claim, first_sent_at).stop();
                     return Ok((claim, sent_at));
                 }
                 Err(error) => error,
             };
-            let patience = call.engine.policy.store_patience;
-            let retries = retries.get_or_insert_with(|| Retries::until(later(sent_at, patience)));
+            call.check_deadline()?;
+            let patience = later(sent_at, call.engine.policy.store_patience);
+            let until = call.deadline.map_or(patience, |it| it.min(patience));
+            let retries = retries.get_or_insert_with(|| Retries::until(until));
             // Boxed, because a timer is larger than the rest of a waiting call's state.
             Box::pin(retries.pause_after(error)).await?;
         }
@@ -120,13 +130,18 @@ impl SentClaims {
         &mut self,
         call: &Arc<Prepared>,
         message: &ClaimMessage,
+        permit: Option<Permit>,
     ) -> Result<ClaimOutcome, StoreError> {
-        let limit = call.engine.policy.store_timeout;
-        let pending = self.under_way.insert(message.send(call));
-        let answer = within(limit, pending).await;
+        let limit = call.time_left(call.engine.policy.store_timeout);
+        let answer = message.send(call);
+        let pending = self.under_way.insert(PendingClaim { answer, permit });
+        let answer = within(limit, &mut pending.answer).await;
         let pending = self.under_way.take();
         match answer {
             Some(Ok(claim)) => {
+                if let Some(permit) = pending.and_then(|it| it.permit) {
+                    permit.answered();
+                }
                 self.unused = granted_token(&claim);
                 if let Some(granted) = self.unused {
                     self.decide(|| ClaimUse::Uses(granted));
@@ -138,7 +153,9 @@ impl SentClaims {
                 Err(error)
             }
             None => {
-                if let Some(pending) = pending {
+                if let Some(mut pending) = pending {
+                    // The store may have lost the claim: others need not wait for it.
+                    pending.permit = None;
                     let (decide, decision) = oneshot::channel();
                     self.unanswered.push(decide);
                     outlive(call, pending, Some(decision), None);
@@ -183,6 +200,26 @@ impl SentClaims {
     }
 }
 
+/// Waits until this call may send a claim. None if the store answers at once: it has no queue.
+async fn admit(call: &Arc<Prepared>) -> Result<Option<Permit>, Error> {
+    let engine = &call.engine;
+    if engine.store.answers_at_once() {
+        return Ok(None);
+    }
+    let capacity = engine.store.claim_concurrency().max(1);
+    if let Some(permit) = engine.admission.try_admit(capacity) {
+        return Ok(Some(permit));
+    }
+    let _queued = call.metrics.raise(Level::QueuedCalls);
+    let operation = &call.request.identity.operation;
+    // Boxed, like everything that a call does not need below the capacity of the store.
+    let permit = Box::pin(engine.admission.admit(operation, call.deadline)).await?;
+    // It may have learnt more about its server in the meantime.
+    let capacity = engine.store.claim_concurrency().max(1);
+    engine.admission.set_capacity(capacity);
+    Ok(Some(permit))
+}
+
 /// The fencing token of a granted claim.
 fn granted_token(claim: &ClaimOutcome) -> Option<FencingToken> {
     match claim {
@@ -217,7 +254,9 @@ async fn release_unless_used(
     decision: Option<oneshot::Receiver<ClaimUse>>,
     mut leader: Option<Leader>,
 ) {
-    let mut answer = within(ANSWER_SOON, &mut pending).await;
+    let mut answer = within(ANSWER_SOON, &mut pending.answer).await;
+    // Given back with the answer, or with the first doubt that there will be one.
+    pending.permit = None;
     if answer.is_none() {
         leader = None;
     }
@@ -230,7 +269,7 @@ async fn release_unless_used(
             // The answer may be lost, or the claim may still be waiting at the server.
             give_back(&call, AbandonedClaim::in_doubt(&call.request, None));
         }
-        answer = within(call.request.lease, &mut pending).await;
+        answer = within(call.request.lease, &mut pending.answer).await;
     }
     match (answer, decision) {
         (Some(Ok(ClaimOutcome::Granted(granted))), decision)
@@ -250,11 +289,14 @@ async fn release_unless_used(
 
 /// Passes an abandoned claim to the handle's task.
 fn give_back(call: &Prepared, claim: AbandonedClaim) {
-    if !call.engine.give_back.add(claim, &call.runtime) {
+    if !call.engine.give_back.add(claim, &call.runtime)
+        && let Some(claims) = call.engine.left_to_lease.occurs()
+    {
         tracing::warn!(
             target: "idem",
             operation = call.request.identity.operation.as_str(),
-            "too many calls went away while they claimed: this claim is left to its lease",
+            claims,
+            "too many claims wait to be given back: these are left to their leases, and their keys answer `InFlight` until then",
         );
     }
 }

@@ -72,7 +72,11 @@ impl Claimer<'_> {
         match phase {
             // The leader's claim hangs, or its future is not polled: do not hang with it.
             Phase::Claiming if now >= patience => Ok(WaiterAction::Claim),
-            Phase::Claiming => Ok(WaiterAction::WaitForClaim(patience)),
+            Phase::Claiming => {
+                self.call.check_deadline()?;
+                let end = self.call.deadline.map_or(patience, |it| it.min(patience));
+                Ok(WaiterAction::WaitForClaim(end))
+            }
             Phase::Running => self.wait_for_body(leader, now),
             Phase::RunningElsewhere {
                 fingerprint,

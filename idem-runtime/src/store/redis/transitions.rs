@@ -42,6 +42,11 @@ impl RedisStore {
 
 #[async_trait]
 impl Store for RedisStore {
+    /// All commands share one connection, on which they are sent one after the other.
+    fn claim_concurrency(&self) -> usize {
+        256
+    }
+
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         if self.replica_wait.is_some()
             && let Some(record) = self.get(&claim.id).await?

@@ -91,6 +91,10 @@ macro_rules! store {
                     SqlStore::purge(self, limit, as_of).await
                 }
 
+                fn claim_concurrency(&self) -> usize {
+                    SqlStore::claim_concurrency(self)
+                }
+
                 fn audit(&self) -> Option<&dyn crate::store::AuditStore> {
                     Some(self)
                 }

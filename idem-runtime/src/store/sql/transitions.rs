@@ -58,6 +58,9 @@ pub(in crate::store) trait SqlStore: Backend + Sized {
         claim: &ClaimRequest,
     ) -> impl Future<Output = Result<Option<ClaimOutcome>, StoreError>> + Send;
 
+    /// Number of claims like [`Store::claim_concurrency`](crate::store::Store::claim_concurrency).
+    fn claim_concurrency(&self) -> usize;
+
     /// Takes over like [`Store::take_over`](crate::store::Store::take_over). Returns `None` if there is no record.
     fn try_take_over(
         &self,
