@@ -1,0 +1,353 @@
+//! Overload: calls that arrive at two and four times the rate that a store can serve, whether or not others are answered.
+//!
+//! For each store the bench measures how many calls a second 256 tasks complete, one after the other: the peak. Then calls
+//! arrive at a fixed rate, for four seconds each: at three quarters of the peak, at twice and at four times the peak. Each
+//! call has its own key. Either its caller leaves after a second, or it has a deadline of a second and its caller stays.
+//! After the overload, calls arrive at half of the peak for two seconds.
+//!
+//! Finally, two handles make the same 5,000 calls at once, each with one step, and repeat those that fail in a way that a
+//! retry may mend.
+//!
+//! The table shows the time per answered call in ratio to the peak, the median and the slowest of 1,000 and of 100 answers,
+//! how many calls of the second second after the overload were answered, the log lines a second, and the growth of the
+//! process in MB, and the claims that have no owner five seconds later.
+//!
+//! `cargo bench -p idem-benches --bench overload -- postgres` measures one store.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a benchmark that cannot run has nothing to say"
+)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use idem_report::{Measured, Report};
+use idem_runtime::store::{Filter, PageRequest};
+use idem_runtime::{Attempt, Call, Error, Idem, RunOptions, State};
+use idem_tests::backends;
+use idem_tests::private::{Kind, Private, Writes};
+use idem_tests::ratio::is_asked_for;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::span;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Stores that are measured. Redis finds records by their state only if it reads all of them, which takes longer than a
+/// store call may, after this many calls.
+const KINDS: [Kind; 4] = [Kind::Postgres, Kind::MariaDb, Kind::MySql, Kind::Sqlite];
+/// Number of tasks that find the peak.
+const TASKS: usize = 256;
+/// Time for which calls arrive at a rate.
+const LASTS: Duration = Duration::from_secs(4);
+/// Time after which a caller leaves, or a call is refused.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time after which no claim is without an owner.
+const SETTLED: Duration = Duration::from_secs(5);
+/// Number of calls that begin at once.
+const BURST: usize = 5_000;
+/// Pause before a call of the burst is repeated.
+const AGAIN: Duration = Duration::from_millis(150);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// What callers do about calls that take long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Callers {
+    Leave,
+    Stay,
+}
+
+/// Work of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Nothing,
+    Step,
+}
+
+/// A store under load.
+#[derive(Clone)]
+struct Bed {
+    idem: Idem,
+    /// Number of calls so far, which are also their keys.
+    calls: Arc<AtomicU64>,
+}
+
+/// Number of warnings and errors that the process would have logged.
+static LOG_LINES: AtomicU64 = AtomicU64::new(0);
+
+/// Counts log lines.
+struct LogLines;
+
+impl Subscriber for LogLines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= Level::WARN
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        LOG_LINES.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// What became of the calls that arrived in a period.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// Number of answers by the second in which the call arrived.
+    answered: Vec<u64>,
+    /// Times of the answers.
+    times: Vec<Duration>,
+    refused: u64,
+    left: u64,
+    failed: BTreeMap<String, u64>,
+}
+
+impl Bed {
+    /// Makes one call with a new key.
+    async fn call(&self, work: Work, deadline: Option<Instant>) -> Result<u64, Error> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let mut call = Call::new("bench.overload", &number.to_string(), &number, DAY);
+        if let Some(deadline) = deadline {
+            call = call.deadline(deadline);
+        }
+        let body = async |attempt: Attempt| match work {
+            Work::Nothing => Ok(number),
+            Work::Step => attempt.step("effect", async || Ok(number)).await,
+        };
+        self.idem.run_with(call, RunOptions::new(), body).await
+    }
+
+    /// Calls a second that tasks complete one after the other.
+    async fn peak(&self, work: Work) -> f64 {
+        let end = Instant::now() + LASTS;
+        let mut tasks = JoinSet::new();
+        for _ in 0..TASKS {
+            let bed = self.clone();
+            tasks.spawn(async move {
+                let mut calls = 0_u32;
+                while Instant::now() < end {
+                    bed.call(work, None).await.unwrap();
+                    calls += 1;
+                }
+                calls
+            });
+        }
+        let calls: u32 = tasks.join_all().await.into_iter().sum();
+        f64::from(calls) / LASTS.as_secs_f64()
+    }
+
+    /// Lets calls arrive at this rate for a time.
+    async fn arrive(&self, rate: f64, lasts: Duration, work: Work, callers: Callers) -> Arrivals {
+        let begun = Instant::now();
+        let mut tasks = JoinSet::new();
+        let mut arrived = 0_u32;
+        let mut tick = begun;
+        while tick < begun + lasts {
+            let due = (tick - begun).as_secs_f64() * rate;
+            while f64::from(arrived) < due {
+                arrived += 1;
+                let bed = self.clone();
+                let second = (tick - begun).as_secs();
+                tasks.spawn(async move {
+                    let answer = match callers {
+                        Callers::Leave => timeout(PATIENCE, bed.call(work, None)).await.ok(),
+                        Callers::Stay => Some(bed.call(work, Some(tick + PATIENCE)).await),
+                    };
+                    // From the time at which the call was to arrive: a generator that is late is no excuse.
+                    (second, tick.elapsed(), answer)
+                });
+            }
+            tick += Duration::from_millis(1);
+            sleep_until(tick).await;
+        }
+        let mut arrivals = Arrivals::default();
+        let seconds = usize::try_from(lasts.as_secs()).unwrap();
+        arrivals.answered.resize(seconds, 0);
+        while let Some(done) = tasks.join_next().await {
+            let (second, took, answer) = done.unwrap();
+            match answer {
+                Some(Ok(_)) => {
+                    arrivals.answered[usize::try_from(second).unwrap()] += 1;
+                    arrivals.times.push(took);
+                }
+                Some(Err(Error::Overloaded { .. })) => arrivals.refused += 1,
+                Some(Err(error)) => *arrivals.failed.entry(error.to_string()).or_default() += 1,
+                None => arrivals.left += 1,
+            }
+        }
+        arrivals.times.sort_unstable();
+        arrivals
+    }
+
+    /// Number of claims without an outcome.
+    async fn unfinished(&self) -> usize {
+        let filter = Filter {
+            state: Some(State::Running),
+            ..Filter::default()
+        };
+        let page = PageRequest::default();
+        let records = self.idem.records().list(&filter, &page).await.unwrap();
+        records.records.len()
+    }
+}
+
+impl Arrivals {
+    /// The time that a share of the answers did not exceed, in milliseconds.
+    fn percentile(&self, share: f64) -> f64 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an index below the number of answers"
+        )]
+        let index = (self.times.len() as f64 * share) as usize;
+        let time = self.times.get(index.min(self.times.len() - 1));
+        time.map_or(0.0, |it| it.as_secs_f64() * 1e3)
+    }
+}
+
+/// Two handles make the same calls at once, and repeat those that may succeed later.
+async fn burst(handles: [Idem; 2]) {
+    let effects: Arc<Vec<AtomicU8>> = Arc::new((0..BURST).map(|_| AtomicU8::new(0)).collect());
+    let (begun, lines) = (Instant::now(), LOG_LINES.load(Ordering::Relaxed));
+    let mut tasks = JoinSet::new();
+    for idem in handles {
+        for number in 0..BURST {
+            let (idem, effects) = (idem.clone(), Arc::clone(&effects));
+            tasks.spawn(async move {
+                loop {
+                    let call = Call::new("bench.burst", &number.to_string(), &number, DAY);
+                    let body = async |attempt: Attempt| {
+                        let effect = async || {
+                            effects[number].fetch_add(1, Ordering::Relaxed);
+                            Ok::<_, Error>(number as u64)
+                        };
+                        attempt.step("effect", effect).await
+                    };
+                    match idem.run_with(call, RunOptions::new(), body).await {
+                        Ok(_) => return,
+                        Err(error) if error.is_retryable() => sleep(AGAIN).await,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    }
+    tasks.join_all().await;
+    let repeated = effects.iter().filter(|it| it.load(Ordering::Relaxed) > 1);
+    println!(
+        "two handles, {BURST} calls with a step at once: {:.1} s, {} effects repeated, {} log lines",
+        begun.elapsed().as_secs_f64(),
+        repeated.count(),
+        LOG_LINES.load(Ordering::Relaxed) - lines,
+    );
+}
+
+/// Largest memory of the process so far, in MB.
+fn memory() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|it| it.starts_with("VmHWM:")).unwrap();
+    let kilobytes: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kilobytes / 1e3
+}
+
+fn main() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    tracing::subscriber::set_global_default(LogLines).unwrap();
+    let runtime = Runtime::new().unwrap();
+    for kind in KINDS {
+        if is_asked_for(&kind.to_string()) {
+            for work in [Work::Nothing, Work::Step] {
+                runtime.block_on(measure(kind, work, directory.path()));
+            }
+        }
+    }
+}
+
+async fn measure(kind: Kind, work: Work, directory: &Path) {
+    let directory = directory.join(format!("{kind}-{work:?}"));
+    std::fs::create_dir(&directory).unwrap();
+    let private = Private::start(kind, Writes::Flushed, &directory).unwrap();
+    let bed = Bed {
+        idem: backends::open(&private.address).await.unwrap(),
+        calls: Arc::default(),
+    };
+    bed.peak(work).await;
+    let peak = bed.peak(work).await;
+    let title = format!("{kind}, {work:?}: {peak:.0} calls a second");
+    println!("{title}");
+    let mut measured = vec![Measured {
+        name: "peak".to_owned(),
+        times: vec![1e9 / peak],
+        ..Measured::default()
+    }];
+    let mut usual = None;
+    for (factor, callers) in [
+        (0.75, Callers::Leave),
+        (2.0, Callers::Leave),
+        (2.0, Callers::Stay),
+        (4.0, Callers::Leave),
+        (4.0, Callers::Stay),
+    ] {
+        let (before, lines) = (memory(), LOG_LINES.load(Ordering::Relaxed));
+        let arrivals = bed.arrive(peak * factor, LASTS, work, callers).await;
+        let after = bed
+            .arrive(peak / 2.0, Duration::from_secs(2), work, callers)
+            .await;
+        sleep(SETTLED).await;
+        let unfinished = bed.unfinished().await;
+        let goodput = arrivals.answered.iter().sum::<u64>() as f64 / LASTS.as_secs_f64();
+        let tail = arrivals.percentile(0.999);
+        let lines = (LOG_LINES.load(Ordering::Relaxed) - lines) as f64 / LASTS.as_secs_f64();
+        let usual = *usual.get_or_insert(tail);
+        println!(
+            "{factor:>5}x {callers:?}: goodput {:.2} of the peak, by second {:?}, {} refused, {} left, failed {:?}; \
+             p50 {:.1} p99 {:.1} p99.9 {tail:.1} ms ({usual:.1} usual); after it {:?} of {:.0} a second; {unfinished} \
+             without an owner; {:+.0} MB; {lines:.0} log lines a second",
+            goodput / peak,
+            arrivals.answered,
+            arrivals.refused,
+            arrivals.left,
+            arrivals.failed,
+            arrivals.percentile(0.5),
+            arrivals.percentile(0.99),
+            after.answered,
+            peak / 2.0,
+            memory() - before,
+        );
+        measured.push(Measured {
+            name: format!("{factor} times the peak, callers {callers:?}").to_lowercase(),
+            times: vec![1e9 / goodput.max(1e-3)],
+            counters: BTreeMap::from([
+                ("p50 ms".to_owned(), arrivals.percentile(0.5)),
+                ("p99 ms".to_owned(), arrivals.percentile(0.99)),
+                ("p99.9 ms".to_owned(), tail),
+                ("unfinished".to_owned(), unfinished as f64),
+                ("log lines".to_owned(), lines),
+                ("MB more".to_owned(), memory() - before),
+                (
+                    "answered after it".to_owned(),
+                    after.answered[1] as f64 / (peak / 2.0),
+                ),
+            ]),
+            limits: None,
+        });
+    }
+    if work == Work::Step {
+        let other = backends::open(&private.address).await.unwrap();
+        burst([bed.idem, other]).await;
+    }
+    Report::new(&title, measured).unwrap().publish().unwrap();
+}
