@@ -27,9 +27,9 @@ impl Backoff {
         Self::new(Duration::from_millis(20), Duration::from_secs(1))
     }
 
-    /// Back-off between reads of a record that another process works on.
+    /// Back-off between reads of a record that another process works on, see [`pause_of_poll`](Self::pause_of_poll).
     pub(crate) fn of_polls() -> Self {
-        Self::new(Duration::from_millis(10), Duration::from_secs(1))
+        Self::new(Duration::from_millis(10), POLL_LAG[0])
     }
 
     /// Back-off between the searches of a worker while the store fails.
@@ -41,6 +41,14 @@ impl Backoff {
         Self { next: first, cap }
     }
 
+    /// Returns the next pause of a call that has waited for this time: at most a tenth of the time, within [`POLL_LAG`], so
+    /// that the outcome of a short body is not found long after its end, and a long body is not asked for often.
+    pub(crate) fn pause_of_poll(&mut self, waited: Duration) -> Duration {
+        let [shortest, longest] = POLL_LAG;
+        self.cap = (waited / 10).clamp(shortest, longest);
+        self.pause()
+    }
+
     /// Returns the next pause: between half of its full length and all of it.
     pub(crate) fn pause(&mut self) -> Duration {
         let full = self.next;
@@ -48,6 +56,9 @@ impl Backoff {
         full.mul_f64(0.5 + 0.5 * random::fraction())
     }
 }
+
+/// Bounds of the longest time between two reads of a record that another process works on.
+const POLL_LAG: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 
 /// Upper limit for durations. A longer one may exceed the range of a clock, and would never end within a process's
 /// lifetime.
@@ -263,6 +274,23 @@ mod tests {
             took < PATIENCE && took >= PATIENCE - longest_pause,
             "{took:?}"
         );
+    }
+
+    #[test]
+    fn polls_lag_by_a_tenth_of_the_time_waited_and_are_few() {
+        let mut polls = Backoff::of_polls();
+        let (mut waited, mut count) = (Duration::ZERO, 0);
+        while waited < Duration::from_secs(30) {
+            let pause = polls.pause_of_poll(waited);
+            let [shortest, longest] = POLL_LAG;
+            assert!(
+                pause <= (waited / 10).clamp(shortest, longest),
+                "{pause:?} after {waited:?}"
+            );
+            waited += pause;
+            count += 1;
+        }
+        assert!((30..=90).contains(&count), "{count}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -254,8 +254,8 @@ async fn in_another_service_waiting_duplicates_poll_with_growing_pauses() {
     let store = one.store();
     assert_eq!(store.count(Op::Claim), 2, "one a service");
     let reads = store.count(Op::Get);
-    // At most one read a second for twenty seconds, and a few after short pauses before that; one poller for all fifty.
-    assert!((20..60).contains(&reads), "{reads} reads");
+    // One read in about a tenth of the time waited, up to a second; one poller for all fifty.
+    assert!((20..90).contains(&reads), "{reads} reads");
 }
 
 #[tokio::test(start_paused = true)]

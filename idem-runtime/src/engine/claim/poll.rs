@@ -34,7 +34,8 @@ impl Claimer<'_> {
                 lapses,
                 retry_at: lapses,
             };
-            let wake = lapses.min(now + self.polls.pause());
+            let pause = self.polls.pause_of_poll(now.duration_since(self.begun));
+            let wake = lapses.min(now + pause);
             self.pause(now, wake, &held).await?;
             if let Some(stage) = self.poll(&mut seen).await? {
                 return Ok(stage);
@@ -75,7 +76,8 @@ impl Claimer<'_> {
             self.compare(fingerprint)?;
         }
         let now = Instant::now();
-        let wake = later(now, self.polls.pause());
+        let pause = self.polls.pause_of_poll(now.duration_since(self.begun));
+        let wake = later(now, pause);
         let held = HeldElsewhere {
             fingerprint,
             lapses: later(now, MAX_RETRY_AFTER),
