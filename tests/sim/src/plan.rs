@@ -44,6 +44,8 @@ pub struct Setup {
     pub has_relays: bool,
     /// True if claims and completions of a process are batched.
     pub batches: bool,
+    /// Number of claims that a process sends to the store at once.
+    pub claim_concurrency: usize,
     /// Maximum age of a record in the cache of a process. None: there is no cache.
     pub cache: Option<Duration>,
 }

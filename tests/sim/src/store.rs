@@ -186,6 +186,7 @@ pub(crate) struct SimStore {
     /// The store behind a cache, if this one has a cache.
     cached: Option<Arc<Cached<Self>>>,
     defect: Option<Defect>,
+    claim_concurrency: usize,
 }
 
 /// A request whose answer has not come. Dropping it tells the network that its caller has left.
@@ -218,6 +219,7 @@ impl SimStore {
             batches: setup.batches.then(Batches::new),
             cached: None,
             defect,
+            claim_concurrency: setup.claim_concurrency,
         };
         let cached = setup.cache.map(|max_age| {
             let cached = Cached::with_capacity(store.clone(), CACHE_BYTES);
@@ -293,6 +295,10 @@ macro_rules! ask {
 
 #[async_trait]
 impl Store for SimStore {
+    fn claim_concurrency(&self) -> usize {
+        self.claim_concurrency
+    }
+
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         if let Some(cached) = &self.cached {
             return cached.claim(claim).await;

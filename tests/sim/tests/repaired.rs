@@ -22,6 +22,7 @@ fn plan(processes: usize, actions: Vec<Action>) -> Plan {
             has_workers: false,
             has_relays: false,
             batches: false,
+            claim_concurrency: 64,
             cache: None,
         },
         faults: Faults {

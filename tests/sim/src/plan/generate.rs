@@ -51,7 +51,12 @@ pub(super) fn plan(seed: u64) -> (Plan, Kind) {
         5..=9 => Kind::Prompt,
         _ => Kind::Rough,
     };
-    let setup = setup(&mut choices, kind);
+    let mut setup = setup(&mut choices, kind);
+    // Batches need claims that are sent at the same time. In every other plan without them, calls are above the capacity of
+    // the store.
+    if !setup.batches {
+        setup.claim_concurrency = [64, 1, 64, 2][(seed % 4) as usize];
+    }
     let faults = faults(&mut choices, kind, &setup);
     let count = choices.between(6, 40);
     let end = choices.between(3, 16) * 1000;
@@ -120,6 +125,7 @@ fn setup(choices: &mut Choices, kind: Kind) -> Setup {
         has_workers: choices.chance(0.5),
         batches: choices.chance(0.5),
         has_relays: false,
+        claim_concurrency: 64,
         cache: None,
     }
 }
