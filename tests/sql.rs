@@ -419,6 +419,9 @@ macro_rules! at_database {
     };
 }
 
+/// Statement after which all recovery inputs are due.
+pub const INPUTS_DUE: &str = "UPDATE idem_records_recovery SET recover_after = 1";
+
 /// Connections to a database of any kind, for tests that write in its dialect.
 #[derive(Debug, Clone)]
 pub enum AnyPool {
@@ -487,6 +490,31 @@ impl AnyPool {
         let sql = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
         let done = in_each!(self, AnyPool(pool) => sql.execute(pool).await.map(drop));
         done.with_context(|| statements.to_owned())
+    }
+
+    /// Ends all leases by hand, as if their owners had crashed long ago. All recovery inputs are due.
+    ///
+    /// # Errors
+    ///
+    /// A statement fails.
+    pub async fn end_leases(&self) -> anyhow::Result<()> {
+        // An input that is due before the lease has ended would be postponed.
+        self.execute("UPDATE idem_records SET lease_until = first_claimed_at")
+            .await?;
+        self.execute(INPUTS_DUE).await
+    }
+
+    /// Lets the records with this key expire, whether they have ended or not.
+    ///
+    /// # Errors
+    ///
+    /// A statement fails.
+    pub async fn expire(&self, key: &str) -> anyhow::Result<()> {
+        let expire = format!(
+            "UPDATE idem_records SET lease_until = first_claimed_at, retention = 0, purge_after = first_claimed_at \
+             WHERE idempotency_key = '{key}'"
+        );
+        self.execute(&expire).await
     }
 
     /// Reads a number.
