@@ -1,7 +1,6 @@
 //! Storage of steps in the SQL stores: rows that are deleted with their record, and a table that an upgrade adds.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use idem_runtime::record::{Owner, Payload};
 use idem_runtime::store::operator::OperatorStore;
@@ -11,7 +10,7 @@ use idem_tests::on_stores;
 use idem_tests::places::{Backend as _, Place};
 use idem_tests::sql::{AnyPool, Sql};
 
-use crate::records::{HOUR, claim, outcome, own};
+use crate::records::{claim, outcome, own};
 
 on_stores! { [transactions] Tables::open:
     rows_are_deleted_with_their_record,
@@ -24,10 +23,8 @@ mod versions {
     on_stores! { [versions] Tables::open: migrating_again_adds_a_missing_table }
 }
 
-/// Lease and retention of a record that expires soon, but not before its steps are saved on a slow machine.
-const MOMENT: Duration = Duration::from_secs(2);
-
 /// A store, and direct access to its tables.
+#[derive(Clone)]
 pub(crate) struct Tables {
     pub(crate) store: Arc<dyn OperatorStore>,
     pub(crate) pool: AnyPool,
@@ -52,6 +49,10 @@ impl Tables {
 
     pub(crate) async fn execute(&self, statement: &str) {
         self.pool.execute(statement).await.unwrap();
+    }
+
+    pub(crate) async fn expire(&self, key: &str) {
+        self.pool.expire(key).await.unwrap();
     }
 
     /// Number of rows in the table of steps.
@@ -79,30 +80,16 @@ async fn with_steps(store: &impl Store, claim: &ClaimRequest) -> Owner {
     owner
 }
 
-async fn absent(store: &impl Store, claim: &ClaimRequest) {
-    for _ in 0..2000 {
-        if store.get(&claim.id).await.unwrap().is_none() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("the record never expired");
-}
-
 async fn rows_are_deleted_with_their_record(tables: Tables) {
     let store = &tables.store;
-    let purged = ClaimRequest {
-        lease: MOMENT,
-        retention: MOMENT,
-        ..claim("purged")
-    };
-    with_steps(store, &purged).await;
+    let purged = with_steps(store, &claim("purged")).await;
     let erased = with_steps(store, &claim("erased")).await;
     with_steps(store, &claim("by-hand")).await;
     let running = with_steps(store, &claim("running")).await;
     assert_eq!(tables.rows().await, 8);
 
-    absent(store, &purged).await;
+    tables.expire("purged").await;
+    assert_eq!(store.get(&purged.id).await.unwrap(), None);
     assert_eq!(store.purge(100, Timestamp::MAX).await.unwrap().removed, 1);
     assert_eq!(tables.rows().await, 6);
 
@@ -125,15 +112,11 @@ async fn rows_are_deleted_with_their_record(tables: Tables) {
 async fn the_next_generation_overwrites_the_rows_of_the_last(tables: Tables) {
     let store = &tables.store;
     for _ in 0..3 {
-        let short = ClaimRequest {
-            retention: MOMENT,
-            lease: HOUR,
-            ..claim("again")
-        };
-        let owner = with_steps(store, &short).await;
+        let owner = with_steps(store, &claim("again")).await;
         assert_eq!(tables.rows().await, 2);
         store.complete(&owner, &outcome(b"1")).await.unwrap();
-        absent(store, &short).await;
+        tables.expire("again").await;
+        assert_eq!(store.get(&owner.id).await.unwrap(), None);
     }
 }
 
