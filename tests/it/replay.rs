@@ -6,15 +6,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use idem_runtime::error::InvalidCall;
+use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::{Call, Codec, Error, Idem, MemoryStore, Recovery, RunOptions, Store};
 use idem_tests::on_stores;
 use idem_tests::places::{Backend, Place, shared};
+use idem_tests::sql::Sql;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 pub(crate) mod values;
+
+use crate::steps::Tables;
 
 use values::{
     Adjacent, Amount, Any, Bytes, F32, F64, Internal, Lookalikes, New, ROUNDED_TWICE, StrictBytes,
@@ -26,7 +30,7 @@ on_stores! { [] Values::open: values_of_everything }
 mod inputs {
     use super::*;
 
-    on_stores! { [recovery] Values::open: the_recovery_input_is_the_given_value }
+    on_stores! { [recovery] Inputs::open: the_recovery_input_is_the_given_value }
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -154,13 +158,32 @@ struct Values {
 
 impl Values {
     async fn open<S: Backend>(place: Place<S>) -> Self {
-        let cases = match (place.needs().is_empty(), place.can("recovery")) {
-            (true, false) => 1_500,
-            (true, true) => 200,
-            (false, _) => 60,
-        };
+        let cases = cases(&place);
         let store = shared(place).await;
         Self { store, cases }
+    }
+}
+
+/// A store with recovery inputs and its tables, and the number of values that are tested on it.
+struct Inputs {
+    tables: Tables,
+    cases: u32,
+}
+
+impl Inputs {
+    async fn open<S: Sql + OperatorStore>(place: Place<S>) -> Self {
+        Self {
+            cases: cases(&place),
+            tables: Tables::open(place).await,
+        }
+    }
+}
+
+fn cases<S: Backend>(place: &Place<S>) -> u32 {
+    match (place.needs().is_empty(), place.can("recovery")) {
+        (true, false) => 1_500,
+        (true, true) => 200,
+        (false, _) => 60,
     }
 }
 
@@ -342,9 +365,9 @@ pub(crate) fn is_readable(value: &Any) -> bool {
 }
 
 /// Recovered calls get exactly the value that the crashed calls gave as recovery input.
-async fn the_recovery_input_is_the_given_value(Values { store, cases }: Values) {
-    let idem = Idem::builder(store)
-        .lease(Duration::from_millis(200))
+async fn the_recovery_input_is_the_given_value(Inputs { tables, cases }: Inputs) {
+    let idem = Idem::builder(Arc::clone(&tables.store))
+        .lease(HOUR)
         .build()
         .erased();
     let values = handed_on(cases);
@@ -371,6 +394,7 @@ async fn the_recovery_input_is_the_given_value(Values { store, cases }: Values) 
         }
     }
     assert!(expected.len() > values.len() / 3, "{}", expected.len());
+    tables.pool.end_leases().await.unwrap();
     let (read, mut reads) = tokio::sync::mpsc::unbounded_channel();
     let recovery = Recovery::new(&idem)
         .on(OPERATION, move |input: (usize, Any)| {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use idem_runtime::error::InvalidCall;
 use idem_runtime::{Call, Error, Idem, MemoryStore, Recovery, SqliteStore};
 
-use super::{DEADLINE, Job};
+use idem_tests::until;
+
+use super::{HOUR, Job};
 
 #[tokio::test]
 async fn a_store_without_recovery_inputs_is_an_error() {
@@ -15,7 +17,7 @@ async fn a_store_without_recovery_inputs_is_an_error() {
         started,
         Err(Error::InvalidCall(InvalidCall::NoRecovery))
     ));
-    let call = Call::new("jobs.run", "k", &(), DEADLINE).recover_with("a value");
+    let call = Call::new("jobs.run", "k", &(), HOUR).recover_with("a value");
     let refused: Result<(), Error> = idem.run(call, async || panic!("must not run")).await;
     assert!(matches!(
         refused,
@@ -32,7 +34,7 @@ async fn a_call_whose_recovery_input_cannot_be_saved_does_not_run() {
     let store = SqliteStore::open(&file).await.unwrap();
     let idem = Idem::builder(store).max_result_bytes(8).build();
     let run = async |input: &str| -> Result<(), Error> {
-        let call = Call::new("jobs.run", "k", &(), DEADLINE).recover_with(input);
+        let call = Call::new("jobs.run", "k", &(), HOUR).recover_with(input);
         idem.run(call, async || Ok(())).await
     };
     let answer = run("longer than eight bytes").await;
@@ -42,7 +44,7 @@ async fn a_call_whose_recovery_input_cannot_be_saved_does_not_run() {
     ));
 
     // Six letters in quotation marks have exactly eight bytes.
-    let longest = Call::new("jobs.run", "longest", &(), DEADLINE).recover_with("sixsix");
+    let longest = Call::new("jobs.run", "longest", &(), HOUR).recover_with("sixsix");
     let ran: Result<(), Error> = idem.run(longest, async || Ok(())).await;
     assert!(ran.is_ok(), "{ran:?}");
 
@@ -59,13 +61,14 @@ async fn a_call_whose_recovery_input_cannot_be_saved_does_not_run() {
         .execute(&db)
         .await
         .unwrap();
-    let poll = async {
-        while let Err(error) = run("short").await {
+    until(async || match run("short").await {
+        Ok(()) => true,
+        Err(error) => {
             assert!(matches!(error, Error::InFlight { .. }), "{error:?}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            false
         }
-    };
-    tokio::time::timeout(DEADLINE, poll).await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
