@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use idem_runtime::store::ManualChange;
 use idem_runtime::{Idem, RecordChanges, Store, StoreError};
-pub(crate) use idem_tests::claims::{HOUR, claim, fresh, outcome, own};
+pub(crate) use idem_tests::claims::{HOUR, claim, end_lease, fresh, outcome, own};
 
 /// Actor and reason of the manual changes in these tests.
 pub(crate) fn manual_change() -> ManualChange {

@@ -8,7 +8,8 @@ use idem_runtime::{Error, Source, State, with_provenance};
 use idem_tests::on_stores;
 
 use super::places::Orders;
-use super::{Failure, Shop, Then, drop_half_way, idempotency, order, order_at_last};
+use super::{Failure, Gate, Shop, Then, drop_half_way, idempotency, order, order_at_last};
+use crate::records::end_lease;
 
 on_stores! { [transactions] Shop::open:
     effect_and_record_are_committed_together,
@@ -129,15 +130,14 @@ async fn a_released_record_is_claimed<S: Orders>(shop: Arc<Shop<S>>) {
 }
 
 async fn a_lapsed_record_is_taken_over<S: Orders>(shop: Arc<Shop<S>>) {
-    let mut dying = Box::pin(super::refusals::order_and_die(&shop.idem, "a", 5));
-    let claimed = async || shop.record("a").await.is_some();
-    loop {
-        assert!(dying.as_mut().now_or_never().is_none());
-        if claimed().await {
-            break;
-        }
+    let gate = Gate::new();
+    tokio::select! {
+        answer = super::joining::order_leased(&shop.idem, &gate, "a", 5) => panic!("its body hangs: {answer:?}"),
+        () = gate.entered() => {}
     }
-    drop(dying);
-    assert_eq!(order_at_last(&shop, "a", 5).await, (2, 5));
+    end_lease(shop.idem.store(), &shop.record("a").await.unwrap())
+        .await
+        .unwrap();
+    assert_eq!(order(&shop, "a", 5, Then::Succeed).await.unwrap(), (2, 5));
     shop.assert_ordered_once("a").await;
 }

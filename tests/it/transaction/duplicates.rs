@@ -170,12 +170,12 @@ async fn calls_with_other_keys_run_concurrently<S: Orders>(shop: Arc<Shop<S>>) {
 
 /// A purge may have to wait for the transaction; claims must not have to wait for the purge.
 async fn a_concurrent_purge_does_not_block_claims<S: Orders>(shop: Arc<Shop<S>>) {
-    // A record with so short a retention is soon due in the purge.
-    let short = Duration::from_millis(100);
-    let expired = Call::new("shop.other", "expired", &(), short).lease(short);
+    // An expired record is due in the purge.
     let run = async |call| shop.idem.run(call, async || Ok::<_, Error>(())).await;
-    run(expired).await.unwrap();
-    tokio::time::sleep(3 * short).await;
+    run(Call::new("shop.other", "expired", &(), LONG))
+        .await
+        .unwrap();
+    S::any(&shop.database.pool).expire("expired").await.unwrap();
     let (gate, calls) = held(&shop, Then::Meet).await;
     let purging = tokio::spawn({
         let shop = Arc::clone(&shop);

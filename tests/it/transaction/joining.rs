@@ -14,6 +14,7 @@ use idem_tests::{on_stores, places};
 
 use super::places::{Database, Orders};
 use super::{Failure, Gate, OPERATION, Shop, Then, behave, idempotency, order, order_waiting};
+use crate::records::end_lease;
 
 on_stores! { [transactions] Shop::open:
     the_caller_commits_the_effect_and_the_record,
@@ -44,7 +45,7 @@ async fn order_on<S: Orders>(
     behave::<S>(tx, &attempt, amount, then).await
 }
 
-#[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "300ms", on_crash = refuse, skip(idem, gate))]
+#[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "1h", on_crash = refuse, skip(idem, gate))]
 async fn order_once<S: Orders>(
     idem: &Idem<S>,
     gate: &Gate,
@@ -55,8 +56,8 @@ async fn order_once<S: Orders>(
     Ok((0, amount, String::new()))
 }
 
-#[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "300ms", skip(idem, gate))]
-async fn order_leased<S: Orders>(
+#[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "1h", skip(idem, gate))]
+pub(super) async fn order_leased<S: Orders>(
     idem: &Idem<S>,
     gate: &Gate,
     key: &str,
@@ -250,9 +251,9 @@ async fn a_lapsed_record_is_taken_over<S: Orders>(shop: Arc<Shop<S>>) {
         answer = died.as_mut() => panic!("its body hangs: {answer:?}"),
         () = gate.entered() => {}
     }
-    while !shop.record("a").await.unwrap().is_lapsed() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    end_lease(shop.idem.store(), &shop.record("a").await.unwrap())
+        .await
+        .unwrap();
     let shop = shop.elsewhere();
     let mut outer = shop.database.begin().await;
     assert_eq!(
@@ -382,13 +383,10 @@ async fn die<S: Orders>(shop: &Shop<S>) -> Record {
         answer = died.as_mut() => panic!("its body hangs: {answer:?}"),
         () = gate.entered() => {}
     }
-    loop {
-        let record = shop.record("a").await.unwrap();
-        if record.is_lapsed() {
-            return record;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    end_lease(shop.idem.store(), &shop.record("a").await.unwrap())
+        .await
+        .unwrap();
+    shop.record("a").await.unwrap()
 }
 
 async fn a_call_that_failed_may_be_made_again_in_the_same_transaction<S: Orders>(

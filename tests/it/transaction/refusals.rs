@@ -30,17 +30,6 @@ pub(super) async fn order_leased<S: Store>(
     Ok((1, amount, String::new()))
 }
 
-/// Makes an order without a transaction, and hangs: the caller drops it to simulate a crash.
-#[idempotent(key = key, ttl = "1h", name = OPERATION, store = idem, lease = "200ms")]
-pub(super) async fn order_and_die<S: Store>(
-    idem: &Idem<S>,
-    key: &str,
-    amount: i64,
-) -> Result<(u32, i64, String), Failure> {
-    let _ = amount;
-    std::future::pending().await
-}
-
 fn call(key: &str) -> Call {
     Call::new("outer", key, "request", Duration::from_secs(60))
 }
@@ -95,7 +84,7 @@ async fn a_call_on_another_store_in_the_body_is_allowed<S: Orders>(shop: Arc<Sho
 
 async fn options_for_crashes_are_refused<S: Orders>(shop: Arc<Shop<S>>) {
     let handlings: [(Call, RunOptions<'_, u64, Failure>); 5] = [
-        (call("a").lease(Duration::from_secs(1)), RunOptions::new()),
+        (call("a").lease(Duration::from_secs(60)), RunOptions::new()),
         (
             call("a").on_crash(idem_runtime::OnCrash::Refuse),
             RunOptions::new(),
