@@ -11,8 +11,10 @@ use tokio::process::Command;
 use tokio::sync::oneshot;
 
 use super::{Caller, PROGRAM, Place, record, unique_key};
+use crate::records::end_lease;
 
 const LONG: Duration = Duration::from_secs(600);
+/// Retention of a record that the test lets expire.
 const SHORT: Duration = Duration::from_millis(500);
 
 /// The program, with its wall clock shifted by this much; the monotonic clock is unchanged.
@@ -26,8 +28,8 @@ fn apart(hours: &str, arguments: &[&str]) -> Caller {
     Caller::run(&mut command)
 }
 
-fn call_apart(hours: &str, place: &Place, key: &str, lease: Duration, ttl: Duration) -> Caller {
-    let [lease, ttl] = [lease, ttl].map(|it| it.as_millis().to_string());
+fn call_apart(hours: &str, place: &Place, key: &str, ttl: Duration) -> Caller {
+    let [lease, ttl] = [LONG, ttl].map(|it| it.as_millis().to_string());
     apart(
         hours,
         &["call", &place.address, key, &lease, &ttl, "theirs"],
@@ -43,13 +45,12 @@ async fn ours(
     idem.run(call, body).await
 }
 
-/// Asserts that its times differ from each other, and from the server's, by the expected amounts.
-fn assert_times(record: &Record, lease: Duration) {
+/// Asserts that the times of a record that was claimed a moment ago are those of the server's clock.
+fn assert_times(record: &Record) {
+    assert_eq!(record.state, State::Running);
     assert!(record.first_claimed_at <= record.read_at, "{record:?}");
-    assert!(
-        record.lease_until.since(record.read_at) <= lease,
-        "{record:?}"
-    );
+    let left = record.lease_until.since(record.read_at);
+    assert!(left <= LONG && left > LONG / 2, "{record:?}");
 }
 
 async fn the_clock_of_the_server_decides(place: Place) {
@@ -67,12 +68,9 @@ async fn the_clock_of_the_server_decides(place: Place) {
 
         // Its lease is valid for our process, though the clocks differ.
         let key = unique_key();
-        let mut owner = call_apart(hours, &place, &key, LONG, LONG);
+        let mut owner = call_apart(hours, &place, &key, LONG);
         assert_eq!(owner.next_line().await, "running", "{hours}");
-        let running = record(&idem, &key).await.unwrap();
-        assert_eq!(running.state, State::Running);
-        assert_times(&running, LONG);
-        assert!(!running.is_lapsed() && running.lease_until.since(running.read_at) > LONG / 2);
+        assert_times(&record(&idem, &key).await.unwrap());
         let answer = ours(&idem, &key, async || panic!("the key is claimed")).await;
         assert!(matches!(answer, Err(Error::InFlight { .. })), "{answer:?}");
         owner.proceed().await;
@@ -86,17 +84,16 @@ async fn the_clock_of_the_server_decides(place: Place) {
             "{hours}: {remaining:?}"
         );
 
-        // When the other process is killed, we take over once its lease expires, and not before.
+        // When the other process is killed, we take over once its lease has ended, and not before.
         let key = unique_key();
-        let mut owner = call_apart(hours, &place, &key, SHORT, LONG);
+        let mut owner = call_apart(hours, &place, &key, LONG);
         assert_eq!(owner.next_line().await, "running", "{hours}");
         drop(owner);
-        until(async || {
-            let running = record(&idem, &key).await.unwrap();
-            assert_times(&running, SHORT);
-            running.is_lapsed()
-        })
-        .await;
+        let running = record(&idem, &key).await.unwrap();
+        assert_times(&running);
+        let answer = ours(&idem, &key, async || panic!("the key is claimed")).await;
+        assert!(matches!(answer, Err(Error::InFlight { .. })), "{answer:?}");
+        end_lease(idem.store(), &running).await.unwrap();
         let value = ours(&idem, &key, async || Ok("ours".to_owned())).await;
         assert_eq!(value.unwrap(), "ours", "{hours}");
         assert_eq!(record(&idem, &key).await.unwrap().attempt, 2);
@@ -117,7 +114,7 @@ async fn the_clock_of_the_server_decides(place: Place) {
             }
         });
         has_begun.await.unwrap();
-        let mut duplicate = call_apart(hours, &place, &key, LONG, LONG);
+        let mut duplicate = call_apart(hours, &place, &key, LONG);
         assert_eq!(duplicate.next_line().await, "in-flight", "{hours}");
         let kept_by_its_purge = async |state| {
             let said = apart(hours, &["purge", &place.address]).next_line().await;
@@ -128,20 +125,22 @@ async fn the_clock_of_the_server_decides(place: Place) {
         finish.send(()).unwrap();
         assert_eq!(calling.await.unwrap().unwrap(), "ours");
         kept_by_its_purge(State::Completed).await;
-        let mut duplicate = call_apart(hours, &place, &key, LONG, LONG);
+        let mut duplicate = call_apart(hours, &place, &key, LONG);
         assert_eq!(duplicate.next_line().await, "replayed ours", "{hours}");
 
         // It takes over from an owner with our clock whose lease has expired, and runs again a call whose record has
         // expired by the server's clock.
         let key = unique_key();
-        let [lease, ttl] = [SHORT, LONG].map(|it| it.as_millis().to_string());
-        let words = ["call", &place.address, &key, &lease, &ttl, "nobody's"];
+        let long = LONG.as_millis().to_string();
+        let words = ["call", &place.address, &key, &long, &long, "nobody's"];
         let mut owner = Caller::start(&words);
         assert_eq!(owner.next_line().await, "running");
         drop(owner);
-        until(async || record(&idem, &key).await.unwrap().is_lapsed()).await;
+        end_lease(idem.store(), &record(&idem, &key).await.unwrap())
+            .await
+            .unwrap();
         let executes = async |attempt| {
-            let mut next = call_apart(hours, &place, &key, LONG, SHORT);
+            let mut next = call_apart(hours, &place, &key, SHORT);
             assert_eq!(next.next_line().await, "running", "{hours}, {attempt}");
             let running = record(&idem, &key).await.unwrap();
             assert_eq!(running.attempt, attempt, "{hours}");
