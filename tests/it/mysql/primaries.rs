@@ -188,7 +188,7 @@ async fn a_takeover_on_another_server_finds_the_steps_and_ends_the_owner(servers
     for round in 0..50 {
         let [first, second] = [round, round + 1].map(|it| &stores[it % 3]);
         let claim = ClaimRequest {
-            lease: Duration::from_millis(1),
+            lease: Duration::ZERO,
             ..fresh()
         };
         let owner = own(first, &claim).await;
@@ -266,7 +266,7 @@ async fn of_two_transactions_on_two_servers_one_commits(servers: Servers) {
 async fn a_takeover_on_another_server_undoes_an_open_step(servers: Servers) {
     let [first, second, _] = servers.open_all().await;
     let claim = ClaimRequest {
-        lease: Duration::from_millis(1),
+        lease: Duration::ZERO,
         ..fresh()
     };
     let owner = own(&first, &claim).await;

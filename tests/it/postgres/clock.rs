@@ -48,9 +48,10 @@ async fn a_jump_of_the_clock_deletes_no_record_before_its_time() {
     store.migrate().await.unwrap();
     let idem = Idem::new(store);
     let run = async |key: &'static str, ttl| {
-        // A record is first examined when its claim would have ended.
-        let call = Call::new("clock", key, &1, ttl).lease(Duration::from_secs(1));
+        let call = Call::new("clock", key, &1, ttl).lease(HOUR);
         idem.run(call, async || Ok::<_, Error>(1)).await.unwrap();
+        // A record is first examined when its claim would have ended: now.
+        execute(&pool, "UPDATE idem_records SET purge_after = ended_at").await;
     };
     // Given a purger that has seen the clock,
     let purger = Purger::new(&idem).poll_interval(OFTEN).start().unwrap();

@@ -125,7 +125,7 @@ async fn calls(store: &RedisStore, name: &str) {
     own(store, &again(&second)).await;
     // A takeover of a lapsed record, and a claim of an expired one, which deletes its steps.
     let lapsed = ClaimRequest {
-        lease: Duration::from_micros(1),
+        lease: Duration::ZERO,
         ..named("lapsed")
     };
     own(store, &lapsed).await;
@@ -147,7 +147,7 @@ async fn calls(store: &RedisStore, name: &str) {
 /// Lists and purges, as an operator and a purger do.
 async fn maintenance(store: &RedisStore, name: &str) {
     let gone = ClaimRequest {
-        lease: Duration::from_micros(1),
+        lease: Duration::ZERO,
         retention: Duration::from_micros(1),
         ..claim(&format!("{name}-gone"))
     };

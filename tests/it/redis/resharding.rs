@@ -79,8 +79,8 @@ fn neighbours(claims: &[ClaimRequest]) -> (ClaimRequest, ClaimRequest) {
 /// Claim whose lease lapses immediately, so that a purge marks the record as interrupted.
 fn abandoned(number: usize) -> ClaimRequest {
     ClaimRequest {
-        lease: Duration::from_millis(1),
-        retention: Duration::from_millis(1),
+        lease: Duration::ZERO,
+        retention: Duration::ZERO,
         on_crash: OnCrash::Refuse,
         ..claim(&format!("abandoned-{number}"))
     }
