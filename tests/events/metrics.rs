@@ -19,8 +19,10 @@ use idem_runtime::http::{IdempotencyLayer, unscoped};
 use idem_runtime::metrics::{CallOutcome, METRICS, MetricKind};
 use idem_runtime::outbox::Outbox;
 use idem_runtime::{
-    Cached, Call, Error, Idem, MemoryStore, OnCrash, Purger, RunOptions, SqliteStore,
+    Cached, Call, Error, Idem, MemoryStore, OnCrash, Purger, RecordId, RunOptions, SqliteStore,
+    Store as _,
 };
+use idem_tests::claims::{end_lease, identity};
 use idem_tests::clocked::ClockedStore;
 use idem_tests::recording::Recording;
 use tokio::time::{Instant, advance, sleep};
@@ -282,8 +284,13 @@ async fn each_call_is_counted_once_with_its_outcome() {
 async fn a_takeover_in_a_transaction_is_counted_as_one() {
     let recording = Recording::default();
     let _guard = metrics::set_default_local_recorder(&recording);
-    let idem = Idem::new(SqliteStore::in_memory().await.unwrap());
-    kill(&idem, call("k", 1).lease(Duration::from_millis(50))).await;
+    let store = SqliteStore::in_memory().await.unwrap();
+    // Another process: in this one, calls would wait for the owner that died.
+    kill(&Idem::new(store.clone()), call("k", 1)).await;
+    let idem = Idem::new(store);
+    let id = RecordId::of(&identity("secret-scope", OPERATION, "secret-k"));
+    let left = idem.store().get(&id).await.unwrap();
+    end_lease(idem.store(), &left.unwrap()).await.unwrap();
     let patient = call("k", 1).wait(LEASE);
     let next = idem.run_in_transaction(patient, RunOptions::new(), async |_, _| Ok::<_, Error>(7));
     assert_eq!(next.await.unwrap(), 7);
