@@ -172,8 +172,7 @@ impl Trials {
     /// Cases of a database.
     fn database<S: Database>(&self, origin: &Origin<S>) -> Vec<Trial> {
         let mut trials = self.common::<InDatabase<S>>(origin);
-        let mut scenarios = vec![services::recovering()];
-        scenarios.extend(services::of_database::<S>());
+        let mut scenarios = services::of_database::<S>();
         scenarios.extend(transactions::scenarios::<S>());
         for (name, scenario) in scenarios {
             trials.push(self.sweep::<InDatabase<S>>(origin, name, scenario));
