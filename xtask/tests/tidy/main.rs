@@ -12,6 +12,7 @@ mod book;
 mod cycles;
 mod imports;
 mod items;
+mod leases;
 mod manifests;
 mod pages;
 mod paths;
