@@ -7,7 +7,6 @@
 
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use idem_runtime::store::operator::OperatorStore;
@@ -19,6 +18,8 @@ use redis::cluster_async::ClusterConnection;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, MySqlPool, PgPool};
+
+use crate::sql::{AnyPool, CONNECTED_WITHIN};
 
 /// Variable with the URL of PostgreSQL, for a user who may create databases.
 pub const POSTGRES: &str = "IDEM_TEST_POSTGRES_URL";
@@ -40,7 +41,6 @@ pub const NATS: &str = "IDEM_TEST_NATS_URL";
 
 /// Maximum of connections in a pool: fewer than the tasks of the busiest test, so that they queue as in a service.
 const CONNECTIONS: u32 = 20;
-pub(crate) const CONNECTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A client of Redis, and the prefix of the caller's keys.
 #[derive(Debug, Clone)]
@@ -296,27 +296,41 @@ pub async fn open(address: &str) -> anyhow::Result<Idem> {
 ///
 /// The address belongs to no store, or the store cannot be opened or migrated.
 pub async fn open_named(address: &str, name: &str) -> anyhow::Result<Arc<dyn OperatorStore>> {
+    Ok(open_pooled(address, name).await?.0)
+}
+
+/// Like [`open_named`]. Returns the pool of the store as well, if its records are in an SQL database.
+///
+/// # Errors
+///
+/// As [`open_named`].
+pub async fn open_pooled(
+    address: &str,
+    name: &str,
+) -> anyhow::Result<(Arc<dyn OperatorStore>, Option<AnyPool>)> {
     let (scheme, rest) = address
         .split_once("://")
         .with_context(|| format!("{address} is not the address of a store"))?;
     macro_rules! named {
-        ($store:expr, $with_name:ident) => {{
+        ($store:expr, $with_name:ident $(, $database:ident)?) => {{
             let store = $store;
-            Arc::new(match name {
+            let pools = [$(AnyPool::$database(store.pool().clone()))?];
+            let store = Arc::new(match name {
                 "" => store,
                 name => store.$with_name(name)?,
-            }) as Arc<dyn OperatorStore>
+            });
+            (store as Arc<dyn OperatorStore>, pools.into_iter().next())
         }};
     }
-    let store = match scheme {
-        "sqlite" => named!(SqliteStore::open(rest).await?, with_table),
-        "postgres" => named!(PostgresStore::connect(address).await?, with_table),
+    let (store, pool) = match scheme {
+        "sqlite" => named!(SqliteStore::open(rest).await?, with_table, Sqlite),
+        "postgres" => named!(PostgresStore::connect(address).await?, with_table, Postgres),
         // Behind a PgBouncer in transaction mode.
         "pgbouncer" => {
             let store = PostgresStore::connect(&format!("postgres://{rest}")).await?;
-            named!(store.without_prepared_statements(), with_table)
+            named!(store.without_prepared_statements(), with_table, Postgres)
         }
-        "mysql" => named!(MySqlStore::connect(address).await?, with_table),
+        "mysql" => named!(MySqlStore::connect(address).await?, with_table, MySql),
         "redis" if address.contains(',') => named!(
             RedisStore::connect_cluster(address.split(',')).await?,
             with_prefix
@@ -325,7 +339,7 @@ pub async fn open_named(address: &str, name: &str) -> anyhow::Result<Arc<dyn Ope
         _ => bail!("there is no store for {address}"),
     };
     store.apply_migrations().await?;
-    Ok(store)
+    Ok((store, pool))
 }
 
 /// Names the variable in an error, but not the URL in it, which may contain a password.

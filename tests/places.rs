@@ -29,7 +29,7 @@ use crate::backends::{
     self, Keys, MARIADB, MYSQL, OTHER_POSTGRES, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER,
 };
 use crate::proxy::Proxy;
-use crate::sql::Sql;
+use crate::sql::{CONNECTED_WITHIN, Sql};
 
 /// The list of places. A place has its name, the type of its store, the reason for which a plain `cargo test` ignores its
 /// tests, the variables with the addresses of its servers, the function that creates a home for its records, and what it
@@ -378,7 +378,7 @@ fn file() -> Create<SqlitePool> {
         Box::pin(async move {
             let pool = SqlitePoolOptions::new()
                 .max_connections(8)
-                .acquire_timeout(backends::CONNECTED_WITHIN);
+                .acquire_timeout(CONNECTED_WITHIN);
             // As the servers of the tests, it flushes nothing.
             let options = SqliteStore::connect_options(path.with_extension("db"))
                 .synchronous(SqliteSynchronous::Off);

@@ -15,7 +15,8 @@ use sqlx::{
     Postgres, Row, Sqlite, SqliteConnection, SqlitePool, Transaction,
 };
 
-use crate::backends::CONNECTED_WITHIN;
+/// Longest wait for a connection.
+pub(crate) const CONNECTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A value in a statement.
 #[derive(Debug, Clone, Copy)]
@@ -479,6 +480,20 @@ impl AnyPool {
             Self::Postgres(pool) => AnyTransaction::Postgres(pool.begin().await?),
             Self::MySql(pool) => AnyTransaction::MySql(pool.begin().await?),
         })
+    }
+
+    /// Closes the connections, once none of them is in use.
+    pub async fn close(&self) {
+        in_each!(self, AnyPool(pool) => pool.close().await);
+    }
+
+    /// Begins a transaction on a connection, and leaves it open there. sqlx does not know of it.
+    ///
+    /// # Errors
+    ///
+    /// The connection may have such a transaction already.
+    pub async fn leave_open(&self) -> anyhow::Result<()> {
+        self.execute("BEGIN").await
     }
 
     /// Runs statements.
