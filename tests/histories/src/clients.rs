@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use idem_store::StoreError;
 use idem_store::key::{Identity, Key, Operation, RecordId, Scope};
 use idem_store::random::Generator;
 use idem_store::record::{
@@ -11,10 +12,12 @@ use idem_store::record::{
 use idem_store::store::{ClaimOutcome, ClaimRequest, Filter, RecoveryInput, Resolution, Store};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::error::Elapsed;
 
-use crate::history::{Clock, History};
+use crate::history::{Clock, History, Moment};
 use crate::purges::Purges;
 use crate::request::{Answer, Request};
+use crate::witness::{Seen, Witness};
 
 /// Lease or retention that does not end during a history.
 const LONG: Duration = Duration::from_secs(60);
@@ -56,6 +59,8 @@ pub struct Subject {
     pub is_up: watch::Receiver<bool>,
     /// Purges of all records.
     pub purges: Purges,
+    /// The connection that is asked after each acknowledgement, if there is another one.
+    pub witness: Option<Witness>,
 }
 
 /// Messages that the clients of a record know: their own, and those of others, which they may send late.
@@ -84,6 +89,8 @@ pub struct Contended {
     pub history: History,
     /// The errors.
     pub unexpected: Vec<String>,
+    /// The record that the witness saw at the end.
+    pub end: Option<Record>,
 }
 
 /// Lets clients contend for a new record.
@@ -103,6 +110,7 @@ pub async fn contend(subject: &Subject, key: &str, seed: u64, pace: &Pace) -> Co
             store: Arc::clone(&subject.stores[number % subject.stores.len()]),
             clock: subject.clock,
             is_up: subject.is_up.clone(),
+            witness: subject.witness.clone(),
             rng: Rng::new(rng.number()),
             contest: Arc::clone(&contest),
         };
@@ -116,12 +124,17 @@ pub async fn contend(subject: &Subject, key: &str, seed: u64, pace: &Pace) -> Co
                 .push(format!("a client: {error}"));
         }
     }
+    let end = match &subject.witness {
+        Some(witness) => contest.ask(witness).await,
+        None => None,
+    };
     let mut board = std::mem::take(&mut *contest.board());
     subject.purges.add_to(&mut board.history);
     board.history.end(subject.clock.now());
     Contended {
         history: board.history,
         unexpected: board.unexpected,
+        end,
     }
 }
 
@@ -139,6 +152,24 @@ impl Contest {
     fn board(&self) -> MutexGuard<'_, Board> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Reads the record on another connection, as a part of the history.
+    async fn ask(&self, witness: &Witness) -> Option<Record> {
+        let id = RecordId::of(&self.identity);
+        let read = witness.read(&id).await;
+        let mut board = self.board();
+        match read {
+            Ok(seen) => {
+                let Seen { from, to, record } = seen?;
+                board.history.witness(from, id, to, record.clone());
+                record
+            }
+            Err(error) => {
+                board.unexpected.push(format!("the witness: {error:?}"));
+                None
+            }
+        }
+    }
 }
 
 struct Client {
@@ -146,6 +177,7 @@ struct Client {
     store: Arc<dyn Store>,
     clock: Clock,
     is_up: watch::Receiver<bool>,
+    witness: Option<Witness>,
     rng: Rng,
     contest: Arc<Contest>,
 }
@@ -190,6 +222,21 @@ impl Client {
         };
         let answer = tokio::time::timeout(patience, exchange).await;
         let answered = self.clock.now();
+        let acknowledged = matches!(&answer, Ok(Ok(answer)) if answer.acknowledges());
+        self.learn(sent, request, answered, answer);
+        if let (true, Some(witness)) = (acknowledged, &self.witness) {
+            self.contest.ask(witness).await;
+        }
+    }
+
+    /// Records a request with its answer.
+    fn learn(
+        &self,
+        sent: Moment,
+        request: Request,
+        answered: Moment,
+        answer: Result<Result<Answer, StoreError>, Elapsed>,
+    ) {
         let mut board = self.contest.board();
         let answer = match answer {
             Ok(Ok(answer)) => {

@@ -1,7 +1,7 @@
 //! The reference as a store, with a deliberate defect. The sequences and the checker must find each of them.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,7 +23,9 @@ use crate::request::{Answer, Request};
 pub struct ReferenceStore {
     transitions: Transitions,
     clock: Clock,
-    cells: Mutex<Cells>,
+    cells: Arc<Mutex<Cells>>,
+    /// True for a store on another connection, which only reads.
+    is_elsewhere: bool,
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +33,8 @@ struct Cells {
     by_id: BTreeMap<RecordId, Cell>,
     /// The state of each record before its last change.
     before: BTreeMap<RecordId, Cell>,
+    /// What other connections see.
+    committed: BTreeMap<RecordId, Cell>,
     /// Number of requests.
     requests: u64,
 }
@@ -42,7 +46,18 @@ impl ReferenceStore {
         Self {
             transitions: Transitions { defect },
             clock,
-            cells: Mutex::default(),
+            cells: Arc::default(),
+            is_elsewhere: false,
+        }
+    }
+
+    /// A store on the same records that reads on another connection.
+    #[must_use]
+    pub fn elsewhere(&self) -> Self {
+        Self {
+            cells: Arc::clone(&self.cells),
+            is_elsewhere: true,
+            ..*self
         }
     }
 
@@ -60,6 +75,10 @@ impl ReferenceStore {
 
     /// Executes a request about one record.
     async fn execute(&self, id: &RecordId, request: Request) -> Answer {
+        if self.is_elsewhere {
+            let committed = self.lock().committed.get(id).cloned();
+            return committed.unwrap_or_default().execute(&request, self.now());
+        }
         let mut read = self.lock().by_id.get(id).cloned().unwrap_or_default();
         if self.is(Defect::LosesUpdates) {
             tokio::time::sleep(Duration::from_micros(300)).await;
@@ -84,6 +103,11 @@ impl ReferenceStore {
             cells.before.insert(*id, before);
         }
         cells.by_id.insert(*id, read);
+        // Other code on the connection begins a transaction, and commits it some requests later.
+        let is_open = (cells.requests / 64).is_multiple_of(2);
+        if !(self.is(Defect::WritesInForeignTransaction) && is_open) {
+            cells.committed = cells.by_id.clone();
+        }
         answer
     }
 }

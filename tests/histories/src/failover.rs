@@ -71,6 +71,7 @@ pub async fn run(records: u64, seed: u64) -> anyhow::Result<Report> {
         clock: Clock::wall(),
         is_up,
         purges: Purges::default(),
+        witness: None,
     };
     let pace = Pace {
         clients: 3,
@@ -117,6 +118,7 @@ fn judge(contended: Contended, marks: &Marks) -> Judged {
     let Contended {
         mut history,
         unexpected,
+        ..
     } = contended;
     for (what, from, to) in marks {
         history.mark(what.clone(), *from, Some(*to));

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use idem_store::record::Timestamp;
+use idem_store::key::RecordId;
+use idem_store::record::{Record, Timestamp};
 use idem_store::store::Purged;
 
 use crate::possible::Window;
@@ -19,6 +20,8 @@ const CLOSE: Duration = Duration::from_micros(100);
 
 /// Number of the client of events that concern all records.
 const NOBODY: usize = usize::MAX;
+/// Number of the client that reads on another connection.
+const WITNESS: usize = NOBODY - 1;
 
 /// Something that happened to a record.
 #[derive(Debug, Clone)]
@@ -73,6 +76,13 @@ impl History {
     ) {
         let (answered, answer) = answer.unzip();
         self.push(client, What::Request(request), answer, sent, answered);
+    }
+
+    /// Adds what another connection read.
+    pub fn witness(&mut self, sent: Moment, id: RecordId, answered: Moment, found: Option<Record>) {
+        let read = What::Request(Request::Get(id));
+        let answer = Answer::Record(found.map(Box::new));
+        self.push(WITNESS, read, Some(answer), sent, Some(answered));
     }
 
     /// Adds something that happened to all records, between these moments.
@@ -156,9 +166,14 @@ impl Event {
         )
     }
 
-    /// Returns true if a client sent it.
+    /// Returns true if a client of the store sent it.
     pub fn is_request(&self) -> bool {
-        self.client != NOBODY
+        self.client < WITNESS
+    }
+
+    /// Returns true if another connection read the record.
+    pub fn is_witness(&self) -> bool {
+        self.client == WITNESS
     }
 }
 
@@ -293,6 +308,7 @@ impl fmt::Display for History {
             let sent = since(event.sent_at);
             match event.client {
                 NOBODY => writeln!(f, "server [{sent}, {end}] µs")?,
+                WITNESS => writeln!(f, "another connection [{sent}, {end}] µs")?,
                 client => writeln!(f, "client {client} [{sent}, {end}] µs")?,
             }
             writeln!(f, "    {:?}", event.what)?;

@@ -132,12 +132,15 @@ fn prove_histories(
     let took = begun.elapsed().as_secs_f64();
     println!(
         "{kind}: {} histories in {took:.0} s, {} of them contended, with {} requests, {} without an answer, \
-         {} kills; {} with an allowance, {} rejected, {} not checked because the clock was set; longest search {} ms, seed {}",
+         {} kills; another connection was asked {} times, and {} records were there after the store's connections were closed; \
+         {} with an allowance, {} rejected, {} not checked because the clock was set; longest search {} ms, seed {}",
         report.records,
         report.contended,
         report.requests,
         report.open,
         report.kills,
+        report.witnessed,
+        report.kept,
         report.allowed,
         report.rejected.len(),
         report.unchecked,

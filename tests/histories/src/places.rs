@@ -10,6 +10,7 @@ use idem_store::Store;
 use idem_tests::backends;
 use idem_tests::private::{Kind, Private, Writes};
 use idem_tests::proxy::Proxy;
+use idem_tests::sql::AnyPool;
 
 use crate::history::Clock;
 
@@ -29,7 +30,9 @@ pub const STORES: [Kind; 7] = [
 pub struct Place {
     /// Stores on the same records, behind the proxy.
     pub stores: Vec<Arc<dyn Store>>,
-    /// A store on the same records that loses nothing.
+    /// The pools of these stores, if the records are in an SQL database.
+    pub pools: Vec<AnyPool>,
+    /// A store on the same records that loses nothing, with connections of its own.
     pub direct: Arc<dyn Store>,
     /// The clock that the store reads.
     pub clock: Clock,
@@ -68,6 +71,7 @@ impl Place {
             let store = Arc::new(store);
             return Ok(Self {
                 stores: vec![store.clone()],
+                pools: Vec::new(),
                 direct: store,
                 clock,
                 servers,
@@ -83,8 +87,11 @@ impl Place {
             }
             _ => (None, address.clone()),
         };
+        let (one, one_pool) = backends::open_pooled(&proxied, "").await?;
+        let (other, other_pool) = backends::open_pooled(&proxied, "").await?;
         Ok(Self {
-            stores: vec![connect(&proxied).await?, connect(&proxied).await?],
+            stores: [one, other].map(|it| it as Arc<dyn Store>).into(),
+            pools: one_pool.into_iter().chain(other_pool).collect(),
             direct,
             clock: Clock::wall(),
             servers,

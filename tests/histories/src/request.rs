@@ -95,6 +95,16 @@ impl Answer {
         }
     }
 
+    /// Returns true if the answer acknowledges a write.
+    pub fn acknowledges(&self) -> bool {
+        matches!(
+            self,
+            Self::Claim(ClaimOutcome::Granted(_))
+                | Self::Write(FencedWrite::Applied)
+                | Self::Resolved(Resolved::Done)
+        )
+    }
+
     /// The time of the store's clock at which it read the record in the answer.
     pub fn read_at(&self) -> Option<Timestamp> {
         match self {

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
+use idem_store::record::Record;
 use idem_tests::private::{Kind, Private};
+use idem_tests::sql::AnyPool;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -14,11 +16,14 @@ use crate::history::{Clock, History, Moment, What};
 use crate::places::{Place, kill_and_restart};
 use crate::purges::Purges;
 use crate::story;
+use crate::witness::Witness;
 
 /// Number of records for which clients contend at the same time.
 const AT_ONCE: usize = 24;
 /// Percentage of replies that the proxy loses.
 const LOST: u8 = 1;
+/// Longest time until no connection of a store is in use.
+const CLOSED_WITHIN: Duration = Duration::from_secs(60);
 /// Largest change of the wall clock during a history, beyond which the history is not checked.
 const STEADY: Duration = Duration::from_millis(1);
 
@@ -42,6 +47,8 @@ pub enum Faults {
     None,
     /// Replies are lost, and the server is killed again and again after this pause.
     LossesAndKills(Duration),
+    /// Other code leaves a transaction open on a connection of the store's pool, again and again after this pause.
+    ForeignTransactions(Duration),
 }
 
 /// Result of a round.
@@ -59,6 +66,10 @@ pub struct Report {
     pub allowed: u64,
     /// Times that the server was killed.
     pub kills: u64,
+    /// Times that the [witness](crate::witness) was asked.
+    pub witnessed: u64,
+    /// Records that the witness saw at the end of their histories, and again after the connections of the store were closed.
+    pub kept: u64,
     /// Histories that were not checked, because somebody set the clock meanwhile.
     pub unchecked: u64,
     /// Longest search of the checker, and the seed of its history.
@@ -83,6 +94,7 @@ impl Report {
             needs_allowance,
             seed,
             took,
+            ..
         } = checked;
         self.unexpected.extend(unexpected);
         let Some(verdict) = verdict else {
@@ -93,6 +105,7 @@ impl Report {
         self.contended += u64::from(history.is_contended());
         self.requests += history.events.iter().filter(|it| it.is_request()).count() as u64;
         self.open += history.open() as u64;
+        self.witnessed += history.events.iter().filter(|it| it.is_witness()).count() as u64;
         self.allowed += u64::from(needs_allowance);
         self.longest = self.longest.max((took, seed));
         if verdict != Verdict::Accepted {
@@ -106,6 +119,8 @@ impl Report {
 struct Checked {
     seed: u64,
     history: History,
+    /// The record at the end, if no request can change it any more.
+    end: Option<Record>,
     unexpected: Vec<String>,
     verdict: Option<Verdict>,
     needs_allowance: bool,
@@ -115,7 +130,11 @@ struct Checked {
 
 /// Kills of the server: their beginnings and, once the server is up again, their ends.
 #[derive(Debug, Clone, Default)]
-struct Kills(Arc<Mutex<Vec<Kill>>>);
+struct Kills {
+    all: Arc<Mutex<Vec<Kill>>>,
+    /// Held during a kill, and by who wants none.
+    calm: Arc<tokio::sync::Mutex<()>>,
+}
 
 type Kill = (Moment, Option<Moment>);
 
@@ -134,7 +153,7 @@ impl Kills {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Kill>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,34 +171,54 @@ pub async fn run(round: &Round, progress: impl Fn(&Report)) -> anyhow::Result<Re
     let (kills, purges) = (Kills::default(), Purges::default());
     let mut background = JoinSet::new();
     let purging = purges.clone();
-    background.spawn(purging.run(place.direct, place.clock, is_up.clone()));
+    background.spawn(purging.run(place.direct.clone(), place.clock, is_up.clone()));
     let allowed = allowed(round.kind, round.faults);
-    if let Faults::LossesAndKills(pause) = round.faults {
-        if let Some(proxy) = &place.proxy {
-            proxy.lose_replies(LOST);
+    match round.faults {
+        Faults::None => {}
+        Faults::LossesAndKills(pause) => {
+            if let Some(proxy) = &place.proxy {
+                proxy.lose_replies(LOST);
+            }
+            background.spawn(kill_again_and_again(
+                place.servers.clone(),
+                up.clone(),
+                pause,
+                kills.clone(),
+                place.clock,
+            ));
         }
-        background.spawn(kill_again_and_again(
-            place.servers.clone(),
-            up.clone(),
-            pause,
-            kills.clone(),
-            place.clock,
-        ));
+        Faults::ForeignTransactions(pause) => {
+            background.spawn(leave_open_again_and_again(place.pools.clone(), pause));
+        }
     }
+    // The memory store has no connections.
+    let witness = (round.kind != Kind::Memory)
+        .then(|| Witness::new(place.direct.clone(), place.clock, is_up.clone()));
     let subject = Subject {
         stores: place.stores,
         clock: place.clock,
         is_up,
         purges,
+        witness,
     };
+    let mut ends = Vec::new();
     let mut report = tokio::select! {
-        report = contests(round, &subject, &kills, allowed, progress) => report?,
+        report = contests(round, &subject, &kills, allowed, &mut ends, progress) => report?,
         Some(ended) = background.join_next() => {
             ended??;
             bail!("the purges or the kills ended before the round");
         }
     };
     report.kills = kills.lock().len() as u64;
+    let _calm = kills.calm.lock().await;
+    if let (true, Some(witness)) = (report.is_clean(), &subject.witness) {
+        for pool in &place.pools {
+            let closed = tokio::time::timeout(CLOSED_WITHIN, pool.close()).await;
+            closed.context("a connection of the store is still in use")?;
+        }
+        report.kept = ends.len() as u64;
+        report.rejected.extend(witness.missing(&ends).await?);
+    }
     Ok(report)
 }
 
@@ -219,6 +258,16 @@ fn allowed(kind: Kind, faults: Faults) -> Allowed {
     }
 }
 
+/// Leaves transactions open on connections of pools.
+async fn leave_open_again_and_again(pools: Vec<AnyPool>, pause: Duration) -> anyhow::Result<()> {
+    for pool in pools.iter().cycle() {
+        tokio::time::sleep(pause).await;
+        // A connection may have such a transaction, or the store closes it at this moment.
+        let _ = pool.leave_open().await;
+    }
+    bail!("the store has no pool")
+}
+
 /// Kills a server, and starts it again.
 async fn kill_again_and_again(
     servers: Arc<Private>,
@@ -229,6 +278,7 @@ async fn kill_again_and_again(
 ) -> anyhow::Result<()> {
     loop {
         tokio::time::sleep(pause).await;
+        let _calm = kills.calm.lock().await;
         let (servers, turn) = (servers.clone(), kills.lock().len());
         up.send_replace(false);
         kills.lock().push((clock.now(), None));
@@ -244,6 +294,7 @@ async fn contests(
     subject: &Subject,
     kills: &Kills,
     allowed: Allowed,
+    ends: &mut Vec<Record>,
     progress: impl Fn(&Report),
 ) -> anyhow::Result<Report> {
     let mut seeds = round.seed..;
@@ -261,7 +312,9 @@ async fn contests(
             running.spawn(contest(subject.clone(), kills.clone(), seed, way, allowed));
         }
         if let Some(checked) = running.join_next().await {
-            report.add(round.kind, checked?);
+            let mut checked = checked?;
+            ends.extend(checked.end.take());
+            report.add(round.kind, checked);
             progress(&report);
         }
     }
@@ -283,7 +336,10 @@ async fn contest(subject: Subject, kills: Kills, seed: u64, way: u64, allowed: A
     let Contended {
         mut history,
         unexpected,
+        end,
     } = contend(&subject, &key, rng.number(), &pace).await;
+    // A request without an answer may still change the record.
+    let end = end.filter(|_| history.open() == 0);
     kills.add_to(&mut history);
     let is_steady = watched.drift() < STEADY;
     let judged = tokio::task::spawn_blocking(move || {
@@ -299,6 +355,7 @@ async fn contest(subject: Subject, kills: Kills, seed: u64, way: u64, allowed: A
         Ok((history, verdict, needs_allowance, took)) => Checked {
             seed,
             history,
+            end,
             unexpected,
             verdict,
             needs_allowance,
@@ -307,6 +364,7 @@ async fn contest(subject: Subject, kills: Kills, seed: u64, way: u64, allowed: A
         Err(error) => Checked {
             seed,
             history: History::default(),
+            end: None,
             unexpected: vec![format!("the checker failed: {error}")],
             verdict: Some(Verdict::Undecided),
             needs_allowance: false,

@@ -10,6 +10,7 @@ use idem_histories::history::{Clock, History, What};
 use idem_histories::places;
 use idem_histories::purges::Purges;
 use idem_histories::request::{Answer, Request};
+use idem_histories::witness::Witness;
 use idem_reference::{Defect, Tool};
 use idem_runtime::State;
 use idem_runtime::record::{FencingToken, Timestamp};
@@ -32,8 +33,13 @@ fn pace() -> Pace {
     }
 }
 
-/// Histories of a store, with their seeds.
-async fn histories(store: Arc<dyn Store>, clock: Clock, first: u64) -> Vec<(u64, History)> {
+/// Histories of a store, with their seeds. A store on another connection is asked after each acknowledgement.
+async fn histories(
+    store: Arc<dyn Store>,
+    elsewhere: Option<Arc<dyn Store>>,
+    clock: Clock,
+    first: u64,
+) -> Vec<(u64, History)> {
     let (up, is_up) = watch::channel(true);
     let purges = Purges::default();
     let subject = Subject {
@@ -41,6 +47,7 @@ async fn histories(store: Arc<dyn Store>, clock: Clock, first: u64) -> Vec<(u64,
         clock,
         is_up: is_up.clone(),
         purges: purges.clone(),
+        witness: elsewhere.map(|store| Witness::new(store, clock, is_up.clone())),
     };
     let mut purging = JoinSet::new();
     purging.spawn(purges.run(store, clock, is_up));
@@ -51,6 +58,7 @@ async fn histories(store: Arc<dyn Store>, clock: Clock, first: u64) -> Vec<(u64,
             let Contended {
                 history,
                 unexpected,
+                ..
             } = contend(&subject, &format!("record-{seed}"), seed, &pace()).await;
             assert!(unexpected.is_empty(), "{unexpected:?}");
             (seed, history)
@@ -61,12 +69,18 @@ async fn histories(store: Arc<dyn Store>, clock: Clock, first: u64) -> Vec<(u64,
     histories
 }
 
-/// The number of histories that were accepted before the first one that was not.
-async fn accepted_before_rejected(defect: Option<Defect>, limit: u64) -> Option<u64> {
+/// The number of histories that were accepted before the first one that was not. With a witness, another connection is
+/// asked after each acknowledgement.
+async fn accepted_before_rejected(
+    defect: Option<Defect>,
+    has_witness: bool,
+    limit: u64,
+) -> Option<u64> {
     for first in (0..limit).step_by(AT_ONCE as usize) {
         let clock = Clock::wall();
-        let store = Arc::new(ReferenceStore::new(defect, clock));
-        let histories = histories(store, clock, first).await;
+        let store = ReferenceStore::new(defect, clock);
+        let elsewhere = has_witness.then(|| Arc::new(store.elsewhere()) as Arc<dyn Store>);
+        let histories = histories(Arc::new(store), elsewhere, clock, first).await;
         for (seed, history) in histories {
             if check(&history, Allowed::default()) != Verdict::Accepted {
                 return Some(seed);
@@ -78,14 +92,27 @@ async fn accepted_before_rejected(defect: Option<Defect>, limit: u64) -> Option<
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_without_defects_is_accepted() {
-    let rejected = accepted_before_rejected(None, 10 * AT_ONCE).await;
+    for has_witness in [false, true] {
+        let rejected = accepted_before_rejected(None, has_witness, 10 * AT_ONCE).await;
+        assert_eq!(rejected, None);
+    }
+}
+
+/// The store sees its own transaction: all of its answers agree with each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_witness_finds_what_is_acknowledged_in_a_foreign_transaction() {
+    let defect = Some(Defect::WritesInForeignTransaction);
+    let rejected = accepted_before_rejected(defect, false, 10 * AT_ONCE).await;
     assert_eq!(rejected, None);
+    let rejected = accepted_before_rejected(defect, true, HISTORIES).await;
+    assert!(rejected.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_defect_of_a_store_is_rejected() {
     for defect in Defect::of(Tool::Histories) {
-        let found = accepted_before_rejected(Some(defect), HISTORIES).await;
+        let has_witness = defect == Defect::WritesInForeignTransaction;
+        let found = accepted_before_rejected(Some(defect), has_witness, HISTORIES).await;
         println!("{defect:?}: {found:?}");
         assert!(found.is_some(), "{defect:?} is not found");
     }
@@ -187,7 +214,7 @@ async fn an_accepted_history_with_one_changed_answer_is_rejected() {
             let clock = Clock::wall();
             (Arc::new(ReferenceStore::new(None, clock)), clock)
         };
-        for (seed, history) in histories(store, clock, first).await {
+        for (seed, history) in histories(store, None, clock, first).await {
             assert_eq!(
                 check(&history, Allowed::default()),
                 Verdict::Accepted,
@@ -218,7 +245,7 @@ async fn an_acknowledged_write_that_is_missing_is_rejected() {
     let mut rejected = 0;
     for first in (0..10 * AT_ONCE).step_by(AT_ONCE as usize) {
         let (store, clock) = places::memory();
-        for (_, history) in histories(Arc::new(store), clock, first).await {
+        for (_, history) in histories(Arc::new(store), None, clock, first).await {
             let lost = history.events.iter().rposition(|event| {
                 let What::Request(Request::Complete(..)) = event.what else {
                     return false;
@@ -237,7 +264,7 @@ async fn an_acknowledged_write_that_is_missing_is_rejected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_of_answers_that_time_forbids_is_rejected() {
     let (store, clock) = places::memory();
-    let histories = histories(Arc::new(store), clock, 0).await;
+    let histories = histories(Arc::new(store), None, clock, 0).await;
     let mut rejected = 0;
     for (_, mut history) in histories {
         // The first read of a record happens before everything else.

@@ -86,8 +86,8 @@ fn each_defect_is_found_and_its_sequence_is_short() {
     let runtime = Arc::new(Runtime::new().unwrap());
     std::thread::scope(|scope| {
         for defect in Defect::of(Tool::Histories) {
-            // One command after the other loses no update.
-            if defect == Defect::LosesUpdates {
+            // One command after the other loses no update, and one connection sees its own transaction.
+            if [Defect::LosesUpdates, Defect::WritesInForeignTransaction].contains(&defect) {
                 continue;
             }
             let runtime = Arc::clone(&runtime);

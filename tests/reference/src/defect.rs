@@ -145,7 +145,7 @@ defects! {
     "a caller's connection writes on after a joined call has noticed that the database ended the transaction"
     EndedCallerWrites: Simulation;
     "a statement on a connection of the pool does not notice that other code has left a transaction open there"
-    WritesInForeignTransaction: Simulation;
+    WritesInForeignTransaction: Simulation, Histories;
     "a read sees what an open transaction has written"
     ReadsUncommitted: Simulation;
 
