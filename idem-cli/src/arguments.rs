@@ -246,7 +246,8 @@ pub(crate) struct ByHand {
     /// Reason of the change. It is stored in the audit
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Who makes the change, if not this user of this host. It is stored in the audit
+    /// Who makes the change, if not this user of this host. Required if the user has no name, as in many containers. It is
+    /// stored in the audit
     #[arg(long, value_name = "NAME", env = "IDEM_ACTOR", hide_env_values = true)]
     pub(crate) actor: Option<String>,
 }
@@ -426,7 +427,8 @@ pub(crate) struct Serve {
     /// Show only the records of a scope, and of the scopes inside of it. Its parts have slashes between them. May be repeated
     #[arg(long, value_name = "SCOPE", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) scope: Vec<String>,
-    /// Who changes records, if not this user of this host. It is stored in the audit
+    /// Who changes records, if not this user of this host. Required if the user has no name, as in many containers. It is
+    /// stored in the audit
     #[arg(long, value_name = "NAME", env = "IDEM_ACTOR", hide_env_values = true)]
     pub(crate) actor: Option<String>,
     /// Table of the outbox, if it is not `idem_outbox`

@@ -3,6 +3,7 @@
 use std::fmt::Arguments;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, bail};
 use idem_runtime::store::ManualChange;
@@ -54,7 +55,7 @@ pub(crate) fn manual_change(by: &ByHand) -> anyhow::Result<ManualChange> {
         Some(reason) => reason.clone(),
         None => ask_for_reason()?,
     };
-    let actor = by.actor.clone().unwrap_or_else(user_of_host);
+    let actor = by.actor.clone().map_or_else(user_of_host, Ok)?;
     Ok(ManualChange::new(actor.trim(), reason.trim())?)
 }
 
@@ -70,13 +71,26 @@ fn ask_for_reason() -> anyhow::Result<String> {
 }
 
 /// Name of this user and of this host, such as `ann@web-3`.
-pub(crate) fn user_of_host() -> String {
+///
+/// # Errors
+/// If the user has no name, as in many containers.
+pub(crate) fn user_of_host() -> anyhow::Result<String> {
     let user = ["USER", "LOGNAME", "USERNAME"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|it| !it.is_empty()));
-    let user = user.unwrap_or_else(|| "unknown".to_owned());
+    let user = user.or_else(user_of_process).context(
+        "who makes the change is not known: this user has no name; pass --actor, or set IDEM_ACTOR",
+    )?;
     let host = gethostname::gethostname();
     let mut actor = format!("{user}@{}", host.to_string_lossy());
     actor.truncate(actor.floor_char_boundary(ManualChange::MAX_ACTOR));
-    actor
+    Ok(actor)
+}
+
+/// Name that the system has for the user of this process.
+fn user_of_process() -> Option<String> {
+    let id = Command::new("id").arg("-un").output().ok()?;
+    let name = String::from_utf8(id.stdout).ok()?;
+    let name = name.trim();
+    (id.status.success() && !name.is_empty()).then(|| name.to_owned())
 }

@@ -133,7 +133,7 @@ fn operator(serve: &Serve) -> anyhow::Result<Operator> {
                 .collect(),
         ),
     };
-    let actor = serve.actor.clone().unwrap_or_else(user_of_host);
+    let actor = serve.actor.clone().map_or_else(user_of_host, Ok)?;
     let mut operator = Operator::new(actor.trim(), scopes)?;
     if !serve.read_only {
         operator = operator.may_change();

@@ -506,6 +506,35 @@ async fn an_operator_who_decides_too_late_is_told_what_changed() {
     assert!(rest.contains("unrecorded"), "{rest}");
 }
 
+/// Who makes a change is known by name, or has to be said.
+#[tokio::test]
+async fn a_change_is_made_by_somebody() {
+    let place = Place::sqlite().await;
+    place.interrupted("order-1").await;
+    let id = Command::new("id").arg("-un").output().unwrap();
+    let name = String::from_utf8(id.stdout).unwrap();
+    let release = |path: &str, more: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_idem"))
+            .env_clear()
+            .env("PATH", path)
+            .env("IDEM_STORE_URL", &place.url)
+            .args(on_letter(
+                "release",
+                &["--yes", "--reason", "asked the post"],
+            ))
+            .args(more)
+            .output()
+            .unwrap();
+        Ran::new(output)
+    };
+    // Nothing says the name of the user.
+    release("/nowhere", &[]).expect_error(1, "pass --actor, or set IDEM_ACTOR");
+    place.idem(&["audit"]).expect(3, &["no changes by hand"]);
+    release(&std::env::var("PATH").unwrap(), &[]).expect(0, &["done"]);
+    let by = format!("{}@", name.trim());
+    place.idem(&["audit"]).expect(0, &[&by]);
+}
+
 #[tokio::test]
 async fn a_store_that_is_not_there_is_said_to_be_so() {
     let folder = tempfile::tempdir().unwrap();
