@@ -60,7 +60,8 @@ pub(crate) enum Command {
     List(List),
     /// List records that need somebody: their owner is gone without an outcome
     ///
-    /// The exit code is 3 if there are any, and 0 if there are none, for cron and for checks.
+    /// The exit code is 3 if there are any, and 0 if there are none, for cron and for checks. It is 1 if the tables are missing,
+    /// or if a Redis has nothing of idem's under the prefix: that is probably another database than that of the service.
     Stuck(Stuck),
     /// Show a record
     Show(Show),

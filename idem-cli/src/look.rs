@@ -3,8 +3,9 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use anyhow::ensure;
 use idem_runtime::record::OwnerLabel;
-use idem_runtime::store::{Attempts, Cursor, Filter, PageRequest, SummaryPage};
+use idem_runtime::store::{Attempts, AuditFilter, Cursor, Filter, PageRequest, SummaryPage};
 use idem_runtime::{Record, State};
 use serde_json::json;
 
@@ -21,7 +22,8 @@ use idem_runtime::store::operator::Explanation;
 /// Time after which a command says why it is slow.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub(crate) async fn list(idem: &Handle, list: &List) -> anyhow::Result<End> {
+pub(crate) async fn list(connection: &Connection, list: &List) -> anyhow::Result<End> {
+    let idem = &connection.idem;
     let filter = Filter {
         state: list.state.map(State::from),
         operation: list.operation.clone(),
@@ -36,6 +38,7 @@ pub(crate) async fn list(idem: &Handle, list: &List) -> anyhow::Result<End> {
             matching(idem, &condition.filter(), list.limit, meets).await?
         }
     };
+    refuse_if_all_is_empty(connection, &page).await?;
     print_page(&page, list.form.json);
     let is_full = page.summaries.len() >= list.limit as usize;
     if list.condition.is_some() && is_full && !list.form.json {
@@ -78,6 +81,7 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
             }
         }
     }
+    refuse_if_all_is_empty(connection, &page).await?;
     print_page(&page, stuck.form.json);
     // A record that cannot be read needs somebody, too.
     Ok(
@@ -86,6 +90,33 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
             false => End::Found,
         },
     )
+}
+
+/// Refuses an empty page of a Redis in which nothing is of idem's. It is probably another database, or another prefix, and
+/// would pass for one without stuck records. In a SQL database the tables show that it is the right one.
+async fn refuse_if_all_is_empty(connection: &Connection, page: &SummaryPage) -> anyhow::Result<()> {
+    if connection.database.is_some() || !is_empty(page) {
+        return Ok(());
+    }
+    let records = connection.idem.records();
+    let one = PageRequest {
+        limit: 1,
+        after: None,
+    };
+    let all = records.summaries(&Filter::default(), &one).await?;
+    let audit = records.audit(&AuditFilter::default(), &one).await?;
+    let is_known = !is_empty(&all) || !audit.entries.is_empty() || !audit.unreadable.is_empty();
+    ensure!(
+        is_known,
+        "this database has nothing of idem's under the prefix: no record, and no entry of an audit; check host and database \
+         number of the URL, and --prefix. Before the first call of a service, and when all records have expired, it looks \
+         the same"
+    );
+    Ok(())
+}
+
+fn is_empty(page: &SummaryPage) -> bool {
+    page.summaries.is_empty() && page.unreadable.is_empty() && page.next.is_none()
 }
 
 /// Says after a while why looking for stuck records takes so long.

@@ -111,7 +111,7 @@ async fn run(Arguments { target, command }: Arguments) -> anyhow::Result<End> {
     let connection = target.connect().await?;
     let idem = &connection.idem;
     match command {
-        Command::List(list) => look::list(idem, &list).await,
+        Command::List(list) => look::list(&connection, &list).await,
         Command::Stuck(stuck) => look::stuck(&connection, &stuck).await,
         Command::Show(show) => look::show(idem, &show).await,
         Command::Explain(explain) => look::explain(idem, &explain).await,

@@ -23,7 +23,12 @@ pub(crate) fn one_line(text: &str) -> String {
 
 /// An error with its causes, with the commands that an operator runs in place of the functions that a service calls.
 pub(crate) fn error(error: &(dyn std::error::Error + 'static)) -> String {
-    with_causes(error).replace("run `migrate()`", "run `idem migrate --apply`")
+    with_causes(error)
+        .replace(
+            "is missing, run `migrate()`",
+            "is missing; check the database of the URL, --schema and --table, or run `idem migrate --apply`",
+        )
+        .replace("run `migrate()`", "run `idem migrate --apply`")
 }
 
 /// Prints what a listing passed over, because somebody changed it by hand.

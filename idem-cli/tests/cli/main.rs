@@ -236,6 +236,7 @@ fn on_letter<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 /// An interrupted letter is found, explained, and completed: the way of a night.
 async fn an_interrupted_letter_is_found_explained_and_completed(place: Place) {
+    place.claim("order-0", Duration::from_secs(600)).await;
     place.idem(&["stuck"]).expect(0, &["no records"]);
     let owner = place.interrupted("order-1").await;
     place
@@ -533,6 +534,40 @@ async fn a_change_is_made_by_somebody() {
     release(&std::env::var("PATH").unwrap(), &[]).expect(0, &["done"]);
     let by = format!("{}@", name.trim());
     place.idem(&["audit"]).expect(0, &[&by]);
+}
+
+/// Another database than that of the service does not pass for one without records.
+#[tokio::test]
+async fn a_database_without_tables_is_not_an_empty_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place {
+        url: format!("sqlite://{}/other.sqlite?mode=rwc", folder.path().display()),
+        ..Place::sqlite().await
+    };
+    for command in ["list", "stuck", "stats"] {
+        place
+            .idem(&[command])
+            .expect_error(1, "check the database of the URL, --schema and --table");
+    }
+}
+
+/// As above, in a Redis, which has no tables.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_redis_with_nothing_of_idem_is_not_an_empty_store() {
+    let place = Place::open(places::redis()).await;
+    for command in ["list", "stuck"] {
+        place.idem(&[command]).expect_error(1, "--prefix");
+    }
+    place.interrupted("order-1").await;
+    place.idem(&["stuck"]).expect(3, &["order-1"]);
+    let selected = ["list", "--state", "completed"];
+    place.idem(&selected).expect(3, &["no records"]);
+    place
+        .idem(&on_letter("erase", &["--yes", "--reason", "a test"]))
+        .expect(0, &["done"]);
+    // The audit is left.
+    place.idem(&["stuck"]).expect(0, &["no records"]);
 }
 
 #[tokio::test]
