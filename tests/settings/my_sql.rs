@@ -135,10 +135,9 @@ pub(crate) const COMMON: &[Setting] = &[
         "connection_limit",
         &["ALTER USER {user} WITH MAX_USER_CONNECTIONS 3"],
     )
-    .but(Refused("max_user_connections", "max_user_connections"))
+    .but(Retried)
     .always(),
-    Setting::server("few_connections", &[("max-connections", "10")])
-        .but(Refused("max_connections", "max_connections")),
+    Setting::server("few_connections", &[("max-connections", "10")]).but(Retried),
     Setting::session(
         "tracking",
         "SET session_track_schema = 1, session_track_state_change = 1",

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sqlx::MySqlPool;
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPoolOptions, MySqlRow};
+use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlRow};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -254,24 +254,13 @@ impl MySqlStore {
         Ok(())
     }
 
-    /// Refuses settings of the sessions that void what the store says. They are read before the first statement.
-    async fn examine_settings(&self) -> Result<(), sqlx::Error> {
-        let examine = || async { Settings::of(&self.pool).await?.require_usable() };
-        let examined = self.has_usable_settings.get_or_try_init(examine).await;
-        examined.copied()
-    }
-
-    /// As [`examine_settings`](Self::examine_settings), on the caller's connection: the pool may have no other one.
-    async fn examine_settings_on(
+    /// Refuses settings of the sessions that void what the store says. They are read before the first statement: from a
+    /// connection of the pool, or from the caller's, because the pool may have no other one.
+    async fn examine_settings(
         &self,
-        connection: &mut MySqlConnection,
+        read: impl Future<Output = Result<Settings, sqlx::Error>>,
     ) -> Result<(), sqlx::Error> {
-        let pool = &self.pool;
-        let examine = move || async move {
-            let statement = Settings::statement();
-            let answer = run_borrowed(connection, &statement.query()).await?;
-            Settings::read(&answer.rows, pool)?.require_usable()
-        };
+        let examine = || async { read.await?.require_usable() };
         let examined = self.has_usable_settings.get_or_try_init(examine).await;
         examined.copied()
     }
@@ -300,7 +289,9 @@ impl MySqlStore {
     /// If the future is dropped, each statement of a migration is applied or not applied, and the lock is released.
     /// Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        self.examine_settings().await.map_err(error)?;
+        self.examine_settings(Settings::of(&self.pool))
+            .await
+            .map_err(error)?;
         self.detect_cluster().await?;
         migrate::run(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }
@@ -316,7 +307,7 @@ impl Executor for MySqlStore {
     }
 
     async fn execute(&self, query: &Query<'_>) -> Result<Executed, sqlx::Error> {
-        self.examine_settings().await?;
+        self.examine_settings(Settings::of(&self.pool)).await?;
         retry_undone(|| run(&self.pool, query)).await
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sqlx::PgPool;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions, PgRow};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
 use tokio::sync::OnceCell;
 
 use crate::error::{StoreError, StoreErrorKind};
@@ -253,21 +253,14 @@ impl PostgresStore {
         }
     }
 
-    /// Refuses settings that the store cannot work with. They are read before the first statement.
-    async fn examine_settings(&self) -> Result<(), sqlx::Error> {
+    /// Refuses settings that the store cannot work with. They are read before the first statement: from a connection of the
+    /// pool, or from the caller's, because the pool may have no other one.
+    async fn examine_settings(
+        &self,
+        read: impl Future<Output = Result<Settings, sqlx::Error>>,
+    ) -> Result<(), sqlx::Error> {
         let examine = || async {
-            let settings = Settings::of(&self.pool).await?;
-            settings.require_usable(&self.pool, &self.forms.table).await
-        };
-        let examined = self.has_usable_settings.get_or_try_init(examine).await;
-        examined.copied()
-    }
-
-    /// As [`examine_settings`](Self::examine_settings), on a connection that may be in a transaction: the pool may have no
-    /// other one.
-    async fn examine_settings_on(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let examine = || async {
-            let settings = Settings::on(connection).await?;
+            let settings = read.await?;
             settings.require_usable(&self.pool, &self.forms.table).await
         };
         let examined = self.has_usable_settings.get_or_try_init(examine).await;
@@ -276,7 +269,9 @@ impl PostgresStore {
 
     /// Refuses settings that the store cannot work with, and reads the form of the tables.
     async fn prepare(&self) -> Result<(), StoreError> {
-        self.examine_settings().await.map_err(error)?;
+        self.examine_settings(Settings::of(&self.pool))
+            .await
+            .map_err(error)?;
         self.forms.prepare(&self.pool).await
     }
 
@@ -306,7 +301,9 @@ impl PostgresStore {
     /// # Cancel safety
     /// If the future is dropped, each migration is applied or not applied. Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        self.examine_settings().await.map_err(error)?;
+        self.examine_settings(Settings::of(&self.pool))
+            .await
+            .map_err(error)?;
         let form = migrate::run_for_records(&self.pool, &self.forms).await?;
         self.forms.set(form);
         if self.protocol == Protocol::Prepared {
@@ -332,7 +329,9 @@ impl Backend for PostgresStore {
     /// Reads all rows, even if one is enough: the commit comes after the last row, so a single row could acknowledge a
     /// write that is undone later.
     async fn read(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
-        self.examine_settings().await.map_err(error)?;
+        self.examine_settings(Settings::of(&self.pool))
+            .await
+            .map_err(error)?;
         retry_conflicts(|| async {
             let mut connection = self.pool.acquire().await?;
             let rows = self.protocol.rows(&mut connection, &query).await;
@@ -343,7 +342,9 @@ impl Backend for PostgresStore {
     }
 
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
-        self.examine_settings().await.map_err(error)?;
+        self.examine_settings(Settings::of(&self.pool))
+            .await
+            .map_err(error)?;
         retry_conflicts(|| async {
             let mut connection = self.pool.acquire().await?;
             let affected = self.protocol.affected(&mut connection, &query).await;

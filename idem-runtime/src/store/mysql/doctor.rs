@@ -28,19 +28,43 @@ const PRIVILEGES: [(&str, &str); 4] = [
 
 impl MySqlStore {
     pub(super) async fn examine(&self) -> Vec<Finding> {
-        vec![
-            Finding::or_failed("autocommit", self.check_autocommit().await),
-            Finding::or_failed("isolation", self.check_isolation().await),
-            Finding::or_failed("sql_mode", self.check_sql_mode().await),
-            Finding::or_failed("connections", self.check_connections().await),
-            Finding::or_failed("writable", self.check_writable().await),
-            Finding::or_failed("rights", self.check_rights().await),
-            Finding::or_failed("changes by hand", self.check_audit().await),
-            Finding::or_failed("engine", self.check_engine().await),
-            Finding::or_failed("indexes", self.check_indexes().await),
-            Finding::or_failed("durability", self.check_durability().await),
-            Finding::or_failed(LOSS, self.check_loss().await),
-        ]
+        let settings = match Settings::of(&self.pool).await {
+            Ok(settings) => settings,
+            Err(failed) => return vec![Finding::failed("connection", &error(failed))],
+        };
+        let mut findings = vec![
+            check_setting(
+                &settings,
+                settings::COMMIT,
+                "each statement commits on its own",
+            ),
+            check_setting(
+                &settings,
+                settings::ISOLATION,
+                format!(
+                    "the isolation level is {}; each will do but READ-UNCOMMITTED",
+                    settings.isolation()
+                ),
+            ),
+            check_setting(
+                &settings,
+                settings::MEANING,
+                "statements mean what the store expects",
+            ),
+            self.check_connections(&settings),
+        ];
+        for (check, checked) in [
+            ("writable", self.check_writable(&settings).await),
+            ("rights", self.check_rights().await),
+            ("changes by hand", self.check_audit().await),
+            ("engine", self.check_engine().await),
+            ("indexes", self.check_indexes().await),
+            ("durability", self.check_durability().await),
+            (LOSS, self.check_loss().await),
+        ] {
+            findings.push(Finding::or_failed(check, checked));
+        }
+        findings
     }
 
     /// Column of the first row, as text. `None` if there is no row.
@@ -70,48 +94,27 @@ impl MySqlStore {
         Ok(matches!(&*self.variable(name).await?, "1" | "ON"))
     }
 
-    async fn check_autocommit(&self) -> Result<Finding, StoreError> {
-        let found = "each statement commits on its own";
-        self.check_setting(settings::COMMIT, |_| found.to_owned())
-            .await
+    fn check_connections(&self, settings: &Settings) -> Finding {
+        const CHECK: &str = "connections";
+        let connections = self.pool.options().get_max_connections();
+        match settings.limit_below(connections) {
+            None => Finding::ok(
+                CHECK,
+                "the server accepts as many connections as the pool may open",
+            ),
+            Some((limit, name)) => Finding::warning(
+                CHECK,
+                format!(
+                    "{name} is {limit}, and the pool opens up to {connections} connections: unless a pooler is in front of \
+                     the server, it refuses the others, and calls wait or fail"
+                ),
+                "set `max_connections` of the pool to less than the limit, for all processes together, or raise the limit",
+            ),
+        }
     }
 
-    async fn check_isolation(&self) -> Result<Finding, StoreError> {
-        let found = |settings: &Settings| {
-            let level = settings.isolation();
-            format!("the isolation level is {level}; each will do but READ-UNCOMMITTED")
-        };
-        self.check_setting(settings::ISOLATION, found).await
-    }
-
-    async fn check_sql_mode(&self) -> Result<Finding, StoreError> {
-        let found = "statements mean what the store expects";
-        self.check_setting(settings::MEANING, |_| found.to_owned())
-            .await
-    }
-
-    async fn check_connections(&self) -> Result<Finding, StoreError> {
-        let found = "the server accepts as many connections as the pool may open";
-        self.check_setting(settings::CONNECTIONS, |_| found.to_owned())
-            .await
-    }
-
-    /// Finding about the settings of a check.
-    async fn check_setting(
-        &self,
-        check: &'static str,
-        found: impl FnOnce(&Settings) -> String,
-    ) -> Result<Finding, StoreError> {
-        let settings = Settings::of(&self.pool).await.map_err(error)?;
-        Ok(match settings.unusable() {
-            Some(it) if it.check == check => Finding::problem(check, it.problem, it.remedy),
-            _ => Finding::ok(check, found(&settings)),
-        })
-    }
-
-    async fn check_writable(&self) -> Result<Finding, StoreError> {
+    async fn check_writable(&self, settings: &Settings) -> Result<Finding, StoreError> {
         const CHECK: &str = "writable";
-        let settings = Settings::of(&self.pool).await.map_err(error)?;
         if settings.is_read_only() {
             return Ok(Finding::problem(
                 CHECK,
@@ -384,6 +387,14 @@ impl MySqlStore {
                  minority, and each statement of the store waits for the writes of the other nodes"
             ),
         ))
+    }
+}
+
+/// Finding about the settings of a check.
+fn check_setting(settings: &Settings, check: &'static str, found: impl Into<String>) -> Finding {
+    match settings.unusable() {
+        Some(it) if it.check == check => Finding::problem(check, it.problem, it.remedy),
+        _ => Finding::ok(check, found),
     }
 }
 

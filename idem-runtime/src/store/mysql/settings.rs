@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use sqlx::MySqlPool;
-use sqlx::mysql::MySqlRow;
+use sqlx::mysql::{MySqlConnection, MySqlRow};
 
-use super::run;
+use super::{run, run_borrowed};
 use crate::store::sql::{Placeholders, Readable as _, Statement};
 
-/// Settings of a session, and the size of the pool that it belongs to.
+/// Settings of a session.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     autocommit: bool,
@@ -23,8 +23,6 @@ pub(super) struct Settings {
     cuts_results: bool,
     /// Lowest limit on connections, with the name of its variable; `None` without a limit.
     limit: Option<(u64, String)>,
-    /// Largest number of connections of the pool.
-    connections: u32,
 }
 
 /// Setting that the store cannot work with.
@@ -55,25 +53,28 @@ pub(super) const COMMIT: &str = "autocommit";
 pub(super) const ISOLATION: &str = "isolation";
 /// Check of what statements mean.
 pub(super) const MEANING: &str = "sql_mode";
-/// Check of how many connections there may be.
-pub(super) const CONNECTIONS: &str = "connections";
+
+fn statement() -> Statement {
+    Statement::new(QUERY, Placeholders::InOrder)
+}
 
 impl Settings {
     /// Reads the settings of a connection of the pool.
     pub(super) async fn of(pool: &MySqlPool) -> Result<Self, sqlx::Error> {
-        let answer = run(pool, &Self::statement().query()).await?;
-        Self::read(&answer.rows, pool)
+        let answer = run(pool, &statement().query()).await?;
+        Self::read(&answer.rows)
     }
 
-    pub(super) fn statement() -> Statement {
-        Statement::new(QUERY, Placeholders::InOrder)
+    /// Reads the settings of the caller's connection.
+    pub(super) async fn on(connection: &mut MySqlConnection) -> Result<Self, sqlx::Error> {
+        let answer = run_borrowed(connection, &statement().query()).await?;
+        Self::read(&answer.rows)
     }
 
     /// Reads the settings from the rows of their query.
-    pub(super) fn read(rows: &[MySqlRow], pool: &MySqlPool) -> Result<Self, sqlx::Error> {
+    fn read(rows: &[MySqlRow]) -> Result<Self, sqlx::Error> {
         let mut settings = Self {
             cuts_results: rows.len() < EVERYWHERE,
-            connections: pool.options().get_max_connections(),
             ..Self::default()
         };
         for row in rows {
@@ -109,6 +110,14 @@ impl Settings {
 
     pub(super) fn isolation(&self) -> &str {
         &self.isolation
+    }
+
+    /// Number of connections that the server allows, with the name of its variable, if a pool may open more. Calls of such
+    /// a pool may have to wait, or to be repeated. It is no reason to refuse them: a pooler such as ProxySQL gives many
+    /// clients the connections of a few, and there is no sign of it.
+    pub(super) fn limit_below(&self, connections: u32) -> Option<(u64, &str)> {
+        let (limit, name) = self.limit.as_ref()?;
+        (*limit < u64::from(connections)).then_some((*limit, name))
     }
 
     /// The first setting that voids what the store says.
@@ -177,21 +186,6 @@ impl Settings {
                     "`sql_big_selects` is off, so the server refuses statements by `max_join_size`"
                         .into(),
                 remedy: "turn `sql_big_selects` on for the connections of the pool",
-            });
-        }
-        if let Some((limit, name)) = &self.limit
-            && *limit < u64::from(self.connections)
-        {
-            return Some(Unusable {
-                check: CONNECTIONS,
-                problem: format!(
-                    "{name} is {limit}, and the pool opens up to {} connections: calls would fail because the server \
-                     refuses the others",
-                    self.connections
-                )
-                .into(),
-                remedy: "set `max_connections` of the pool to less than the limit, for all processes together, or raise the \
-                         limit",
             });
         }
         None

@@ -8,6 +8,7 @@ use sqlx::{MySql, SqlSafeStr};
 use super::claiming::{Executor, InsertResult, claim_existing, insert, try_take_over};
 use super::connections::Executed;
 use super::errors::{LOCKED, error, number};
+use super::settings::Settings;
 use super::statements::MySqlStatements;
 use super::{MySqlStore, connections, galera};
 use crate::error::StoreError;
@@ -100,7 +101,9 @@ impl TransactionalStore for MySqlStore {
     sql::transactions!(in trait MySqlStore, MySql, MySqlConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, MySql>, StoreError> {
-        self.examine_settings().await.map_err(error)?;
+        self.examine_settings(Settings::of(&self.pool))
+            .await
+            .map_err(error)?;
         // A node of Galera would otherwise not yet know a record that another node has claimed.
         let begin = self.statements.is_galera().then_some(galera::BEGIN);
         OpenTransaction::begin(&self.pool, begin.map(SqlSafeStr::into_sql_str))
@@ -144,8 +147,9 @@ impl TransactionalStore for MySqlStore {
         // that lock.
         if on.is_joined {
             let mut connection = on.connection.lock().await;
-            let examined = self.examine_settings_on(&mut connection).await;
-            examined.map_err(error)?;
+            self.examine_settings(Settings::on(&mut connection))
+                .await
+                .map_err(error)?;
         }
         if on.is_joined && observed.is_none() {
             // Other connections cannot see what the caller's transaction has done.

@@ -6,6 +6,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Database, Postgres, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 
+use super::settings::Settings;
 use super::statements::PostgresStatements;
 use super::{
     BEGIN, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row, retry_conflicts,
@@ -87,7 +88,9 @@ impl TransactionalStore for PostgresStore {
     sql::transactions!(in trait PostgresStore, Postgres, PgConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
-        self.examine_settings().await.map_err(error)?;
+        self.examine_settings(Settings::of(&self.pool))
+            .await
+            .map_err(error)?;
         retry_conflicts(|| OpenTransaction::begin(&self.pool, None))
             .await
             .map_err(error)
@@ -107,7 +110,7 @@ impl TransactionalStore for PostgresStore {
         {
             // The pool may have no other connection.
             let mut connection = on.connection.lock().await;
-            self.examine_settings_on(&mut connection)
+            self.examine_settings(Settings::on(&mut **connection))
                 .await
                 .map_err(error)?;
             self.forms.prepare_on(&mut connection).await?;
