@@ -191,15 +191,17 @@ impl PostgresStore {
         privileges: &[&str],
     ) -> Result<Vec<String>, StoreError> {
         let table = self.forms.table.quoted(DIALECT.quote, suffix);
-        let mut missing = Vec::new();
-        for privilege in privileges {
-            let query =
-                format!("SELECT has_table_privilege(current_user, '{table}', '{privilege}')::text");
-            if text(connection, &query).await? != "true" {
-                missing.push(format!("{privilege} on {table}"));
-            }
-        }
-        Ok(missing)
+        let has = privileges.iter().map(|privilege| {
+            format!("has_table_privilege(current_user, '{table}', '{privilege}')::text")
+        });
+        let has = has.collect::<Vec<_>>().join(" || ' ' || ");
+        let has = text(connection, &format!("SELECT {has}")).await?;
+        let missing = privileges
+            .iter()
+            .zip(has.split(' '))
+            .filter(|(_, has)| *has != "true")
+            .map(|(privilege, _)| format!("{privilege} on {table}"));
+        Ok(missing.collect())
     }
 
     /// Asks the planner for the plans of a replay and a purge, with sequential scans ruled out: of a small table they
