@@ -25,6 +25,7 @@ mod errors;
 mod locks;
 mod packets;
 mod primaries;
+mod privileges;
 mod settings;
 
 /// A dedicated database, dropped at the end of a test that passes.

@@ -21,6 +21,7 @@ mod errors;
 mod kept;
 mod pooling;
 mod portable;
+mod privileges;
 mod purging;
 mod settings;
 mod statements;

@@ -6,6 +6,8 @@ use idem_runtime::store::ManualChange;
 use idem_runtime::{Idem, RecordChanges, Store, StoreError};
 pub(crate) use idem_tests::claims::{HOUR, claim, end_lease, fresh, outcome, own};
 
+pub(crate) mod privileges;
+
 /// Actor and reason of the manual changes in these tests.
 pub(crate) fn manual_change() -> ManualChange {
     ManualChange::new("ann@tests", "asked the bank").unwrap()

@@ -288,8 +288,10 @@ impl PostgresStore {
     /// New tables get the form that the server can run, see [`PostgresForm`]. The server is asked for its version and
     /// features. Existing tables keep their form.
     ///
-    /// Afterwards the store needs only `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables and, in the standard
-    /// form, `EXECUTE` on the function `idem_records_begin`, which every user has unless it was revoked.
+    /// Afterwards the store needs only `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables, of which the audit needs
+    /// less or nothing, and in the standard form `EXECUTE` on the function `idem_records_begin`, which every user has
+    /// unless it was revoked. The book has
+    /// [the privileges of each table](https://idem-rs.github.io/idem/migrations.html#privileges).
     ///
     /// # Errors
     /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, they have another form than
@@ -578,7 +580,7 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
             ),
             "42501" => (
                 Denied,
-                "the user lacks a privilege, grant it SELECT, INSERT, UPDATE and DELETE on the store's tables",
+                "the user lacks a privilege; grant it those that the book lists, of which `idem doctor` names the missing ones",
             ),
             "3D000" => (Schema, "there is no such database, create it"),
             "42P01" | "42703" | "42883" | "3F000" => (

@@ -137,8 +137,7 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
         ),
         1044 | 1142 | 1143 | 1227 | 1370 | 3879 => (
             Denied,
-            "the user lacks a privilege, grant SELECT, INSERT, UPDATE and DELETE on the store's tables, \
-             and CREATE for `migrate()`",
+            "the user lacks a privilege; grant it those that the book lists, of which `idem doctor` names the missing ones",
         ),
         1049 | 1046 => (
             Schema,

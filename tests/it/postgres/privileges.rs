@@ -1,0 +1,38 @@
+//! Users with the documented privileges.
+
+use idem_runtime::PostgresStore;
+use idem_servers::{Options, Server};
+use sqlx::postgres::PgPoolOptions;
+
+use crate::records::privileges::{OF_OPERATORS, OF_SERVICE, suffice};
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn the_documented_privileges_suffice() {
+    let server = Server::postgres(&Options::fast()).unwrap();
+    let store = PostgresStore::connect(&server.url()).await.unwrap();
+    store.migrate().await.unwrap();
+    let tables = OF_SERVICE.join(", ");
+    // Since PostgreSQL 15 nobody but the owner may create tables in this schema.
+    server
+        .query(&format!(
+            "CREATE ROLE service LOGIN; CREATE ROLE operators LOGIN;
+             GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO service, operators;
+             GRANT SELECT ON idem_records_migrations TO service, operators;
+             GRANT EXECUTE ON FUNCTION idem_records_begin TO service, operators;
+             GRANT SELECT, INSERT ON {OF_OPERATORS} TO operators"
+        ))
+        .unwrap();
+    let pool = async |user: &str| {
+        let url = server.url().replace("postgres@", &format!("{user}@"));
+        PgPoolOptions::new()
+            .max_connections(4)
+            .connect(&url)
+            .await
+            .unwrap()
+    };
+    let service = pool("service").await;
+    // At each start.
+    PostgresStore::new(service.clone()).migrate().await.unwrap();
+    suffice::<PostgresStore>(&service, &pool("operators").await).await;
+}
