@@ -13,7 +13,8 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
-    self, Backend, Batcher, InTransaction, OperatorStatements, Query, SqlOperator, SqlStore, Table,
+    self, Backend, Batcher, InTransaction, OperatorStatements, Query, SqlOperator, SqlStore,
+    Statement, Table,
 };
 use crate::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved, TransactionalStore as _,
@@ -42,7 +43,7 @@ pub(super) use errors::{DUPLICATE, number};
 pub(super) use errors::{error, retry_undone};
 use galera::{Cluster, Statements};
 use settings::Settings;
-use statements::MySqlStatements;
+use statements::{MySqlStatements, On};
 
 /// Store of records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.
 ///
@@ -456,8 +457,13 @@ sql::store!(MySqlStore);
 
 impl SqlOperator for MySqlStore {
     fn operator_statements(&self) -> OperatorStatements {
-        let dialect = statements::DIALECT;
-        OperatorStatements::new(&dialect, &self.statements.table)
+        let is_galera = self.statements.is_galera();
+        let table = &self.statements.table;
+        OperatorStatements::new(MySqlStatements::template(table, On::Pool, is_galera))
+    }
+
+    fn define_stuck_index(&self) -> Statement {
+        statements::DIALECT.define_stuck_index(&self.statements.table)
     }
 
     async fn plan(&self) -> Result<MigrationPlan, StoreError> {

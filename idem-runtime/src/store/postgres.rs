@@ -11,7 +11,7 @@ use crate::record::{FencingToken, Observation, Outcome, Owner, Payload, Record, 
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
     self, Backend, Batcher, OperatorStatements, Query, Readable, Returning, SqlOperator, SqlStore,
-    Table,
+    Statement, Table,
 };
 use crate::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged, Resolution, Resolved,
@@ -31,12 +31,14 @@ pub(super) mod statements;
 mod transaction;
 
 use batch::{StepRequest, Transition, TransitionBatch};
-use connections::{NOT_ALONE, Protocol, give_back, is_not_alone};
+use connections::{ACTIVE_TRANSACTION, NOT_ALONE, Protocol, give_back, is_not_alone};
 pub use form::PostgresForm;
 use forms::Forms;
 use rows::{CONTENT_LEN, id_mismatch, record_for};
 use settings::{Settings, Unusable};
-use statements::{CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, PostgresStatements};
+use statements::{
+    CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, OUT_OF_DATE, On, PostgresStatements,
+};
 
 /// Store of records in PostgreSQL 12 or later, or in another database that speaks PostgreSQL. Cloning is cheap and shares
 /// the connections.
@@ -133,7 +135,12 @@ pub struct PostgresStore {
 
 /// Begins a transaction of the store's own, whatever the connection's default isolation level is. The statements are
 /// written for this level, at which the server reports no serialization failures.
-pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE";
+/// Begins a transaction of the connection's default isolation level.
+///
+/// Only transactions that are read-only and serializable can be deferrable. But within a transaction that has read or
+/// written something the mode cannot be named, so that this fails where other code has left one open.
+const BEGIN_ANY: &str = "BEGIN NOT DEFERRABLE";
 
 /// Message for prepared statements that a pooler mixes up.
 const UNTRACKED: &str = "a pooler in front of the server mixes up the prepared statements of its clients, use \
@@ -449,8 +456,16 @@ sql::store!(PostgresStore);
 
 impl SqlOperator for PostgresStore {
     fn operator_statements(&self) -> OperatorStatements {
-        let dialect = statements::DIALECT;
-        OperatorStatements::new(&dialect, &self.forms.table)
+        let form = match self.forms.is_portable() {
+            true => PostgresForm::Portable,
+            false => PostgresForm::Standard,
+        };
+        let table = &self.forms.table;
+        OperatorStatements::new(PostgresStatements::template(table, form, On::Pool))
+    }
+
+    fn define_stuck_index(&self) -> Statement {
+        statements::DIALECT.define_stuck_index(&self.forms.table)
     }
 
     async fn plan(&self) -> Result<MigrationPlan, StoreError> {
@@ -465,10 +480,8 @@ impl SqlOperator for PostgresStore {
     async fn drop_unusable_stuck_index(&self) -> Result<(), StoreError> {
         let index = self.forms.table.quoted('"', "_stuck");
         let drop = format!("DROP INDEX CONCURRENTLY IF EXISTS {index}");
-        let dropped = sqlx::raw_sql(sqlx::AssertSqlSafe(drop))
-            .execute(&self.pool)
-            .await;
-        dropped.map(|_| ()).map_err(error)
+        let drop = Statement::new(&drop, statements::DIALECT.placeholders);
+        self.write(drop.query()).await.map(|_| ())
     }
 
     async fn findings(&self) -> Vec<Finding> {
@@ -487,6 +500,10 @@ impl PostgresStore {
             let query = sql::claim_query(&statements.claim, claim);
             let rows = self.read(query).await?;
             let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
+            if row.number_or_null(CLAIM_RESULT).map_err(sql::unreadable)? == Some(OUT_OF_DATE) {
+                let record = sql::read_current(self, &claim.id).await?;
+                return Ok(record.map_or(ClaimRow::LostRace, ClaimRow::Record));
+            }
             read_claim_row(row, claim)
         };
         if self.forms.is_portable() {
@@ -629,7 +646,7 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
                 "the server ended a transaction that took too long, look at idle_in_transaction_session_timeout and \
                  transaction_timeout",
             ),
-            NOT_ALONE => (
+            NOT_ALONE | ACTIVE_TRANSACTION => (
                 Unavailable,
                 "some code has left a transaction open on each connection of the pool that was tried, which are closed; \
                  end each transaction where it was begun, try again",

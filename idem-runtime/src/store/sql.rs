@@ -75,7 +75,7 @@ pub(super) use transaction::guard;
 pub(super) use transaction::innermost_savepoint;
 pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{Ended, InTransaction, Manager, transactions};
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transitions::read_current;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transitions::resolve;

@@ -15,7 +15,8 @@ use crate::random;
 use crate::record::{Observation, Record, Timestamp};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
-    self, Backend, Batcher, OperatorStatements, Query, Returning, SqlOperator, SqlStore, Table,
+    self, Backend, Batcher, OperatorStatements, Query, Returning, SqlOperator, SqlStore, Statement,
+    Table,
 };
 use crate::store::{ClaimOutcome, ClaimRequest, Purged};
 
@@ -400,8 +401,12 @@ sql::store!(SqliteStore);
 
 impl SqlOperator for SqliteStore {
     fn operator_statements(&self) -> OperatorStatements {
-        let dialect = statements::DIALECT;
-        OperatorStatements::new(&dialect, &self.statements.table)
+        let table = &self.statements.table;
+        OperatorStatements::new(statements::DIALECT.template_of_records(table))
+    }
+
+    fn define_stuck_index(&self) -> Statement {
+        statements::DIALECT.define_stuck_index(&self.statements.table)
     }
 
     async fn plan(&self) -> Result<MigrationPlan, StoreError> {

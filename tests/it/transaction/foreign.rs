@@ -1,4 +1,5 @@
-//! Transactions that other code has left open on connections of the shared pool: a leased call is not acknowledged in one.
+//! Transactions that other code has left open on connections of the shared pool: nothing is acknowledged in one, and nothing
+//! is read in one that is out of date or not committed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,6 +9,9 @@ use idem_runtime::{Attempt, Call, Error, Idem, OnCrash, RunOptions, Scope, State
 use idem_tests::places::{self, Place};
 use idem_tests::sql::Sql;
 use tokio::sync::Barrier;
+
+mod reads;
+mod writes;
 
 const OPERATION: &str = "shop.foreign";
 
@@ -21,6 +25,19 @@ async fn is_completed<S: Sql>(elsewhere: &Idem<S>, key: &str) -> bool {
     found
         .unwrap()
         .is_some_and(|record| record.state == State::Completed)
+}
+
+/// Leaves a transaction open on connections of the pool, which these statements begin. sqlx does not know of it. One that
+/// was left open before is rolled back.
+async fn leave<S: Sql>(pool: &S::Pool, connections: usize, statements: &str) {
+    let together = Barrier::new(connections);
+    let leave = async || {
+        let mut lent = S::acquire(pool).await.unwrap();
+        let statements = format!("ROLLBACK; {statements}");
+        S::text(S::lent(&mut lent), &statements).await.unwrap();
+        together.wait().await;
+    };
+    join_all((0..connections).map(|_| leave())).await;
 }
 
 /// Leaves a transaction open on connections of the pool. sqlx does not know of it.

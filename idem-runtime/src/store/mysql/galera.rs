@@ -53,8 +53,8 @@ impl Statements {
     pub(super) fn new(table: Table) -> Self {
         Self {
             plain: Sets {
-                pool: MySqlStatements::new(table.clone(), On::Pool),
-                transaction: MySqlStatements::new(table, On::Transaction),
+                pool: MySqlStatements::new(table.clone(), On::Pool, false),
+                transaction: MySqlStatements::new(table, On::Transaction, false),
             },
             synchronized: OnceLock::new(),
             many_primaries: OnceLock::new(),
@@ -86,8 +86,8 @@ impl Statements {
     pub(super) fn synchronize(&self) {
         let table = || self.plain.pool.table.clone();
         self.synchronized.get_or_init(|| Sets {
-            pool: MySqlStatements::synchronized(table(), On::Pool),
-            transaction: MySqlStatements::synchronized(table(), On::Transaction),
+            pool: MySqlStatements::new(table(), On::Pool, true),
+            transaction: MySqlStatements::new(table(), On::Transaction, true),
         });
     }
 }

@@ -23,6 +23,15 @@ use crate::store::sql::{Cancellation, Manager, ended, guard, innermost_savepoint
 /// Depth of a transaction of the store's own.
 const OWN: usize = 1;
 
+/// Settings of a session before a transaction of the store's own. `START TRANSACTION` would commit what other code has
+/// left open on a connection of the pool. On MariaDB, two is no valid value then, so that the text fails with
+/// [`NOT_ALONE`](super::errors::NOT_ALONE). To MySQL, which does not tell, this is a comment.
+macro_rules! settings {
+    () => {
+        "SET autocommit = 0 /*M! + 2 * @@in_transaction */, completion_type = 0"
+    };
+}
+
 impl Cancellation for MySql {
     const GETS_OUT_OF_STEP: bool = true;
     const TEARS_SAVEPOINTS: bool = false;
@@ -33,11 +42,12 @@ impl Cancellation for MySql {
     /// `sql_mode` ORACLE.
     fn begin(begin: Option<SqlStr>) -> Option<SqlStr> {
         Some(match begin {
-            None => SqlStr::from_static(
-                "SET autocommit = 0, completion_type = 0; START TRANSACTION; SAVEPOINT idem_guard_1",
-            ),
+            None => SqlStr::from_static(concat!(
+                settings!(),
+                "; START TRANSACTION; SAVEPOINT idem_guard_1"
+            )),
             Some(begin) => AssertSqlSafe(format!(
-                "SET autocommit = 0, completion_type = 0; {}; SAVEPOINT {}",
+                concat!(settings!(), "; {}; SAVEPOINT {}"),
                 begin.as_str(),
                 guard(OWN)
             ))

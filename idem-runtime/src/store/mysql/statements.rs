@@ -13,7 +13,8 @@ pub(in crate::store) const DIALECT: Dialect = Dialect {
 
 /// Setting of a statement on a connection of the pool. It is invalid, so that the statement fails with
 /// [`NOT_ALONE`](super::errors::NOT_ALONE), if autocommit is off or a transaction is open: some other code has left it
-/// open, and what the statement writes would never be committed.
+/// open. What the statement writes would never be committed, and what it reads may be out of date, or never be committed
+/// either.
 macro_rules! alone {
     () => {
         "sql_safe_updates = IF(@@autocommit AND NOT @@in_transaction, 0, 2)"
@@ -106,46 +107,42 @@ declare_statements! {
 }
 
 impl MySqlStatements {
-    pub(super) fn new(table: Table, on: On) -> Self {
-        let openings = match on {
-            On::Pool => openings!(alone),
-            On::Transaction => openings!(in_transaction),
+    /// Template for statements on records and the tables beside them.
+    ///
+    /// A node of Galera runs a statement after it has applied what all nodes had committed before. Inserts return no row
+    /// there, as on MySQL: a node that retries one by itself would send its result twice.
+    pub(super) fn template(table: &Table, on: On, is_galera: bool) -> Template {
+        let openings = match (on, is_galera) {
+            (On::Pool, false) => openings!(alone),
+            (On::Pool, true) => openings!(alone synchronized),
+            (On::Transaction, false) => openings!(in_transaction),
+            (On::Transaction, true) => openings!(in_transaction synchronized),
         };
-        Self::filled(&Self::template(&table, &openings), table)
-    }
-
-    /// Statements that a node of Galera runs after it has applied what all nodes had committed before. Inserts return no
-    /// row, as on MySQL: a node that retries one by itself would send its result twice.
-    pub(super) fn synchronized(table: Table, on: On) -> Self {
-        let openings = match on {
-            On::Pool => openings!(alone synchronized),
-            On::Transaction => openings!(in_transaction synchronized),
-        };
-        let template = Self::template(&table, &openings).with("returning_record", "");
-        Self::filled(&template, table)
-    }
-
-    fn template(table: &Table, openings: &Openings) -> Template {
-        DIALECT
+        let template = DIALECT
             .template_of_records(table)
             .with("nowait", openings.nowait)
-            .opened_by(openings.any, "{nowait}")
+            .opened_by(openings.any, "{nowait}");
+        match is_galera {
+            true => template.with("returning_record", ""),
+            false => template,
+        }
     }
 
-    fn filled(template: &Template, table: Table) -> Self {
-        let shared = SharedStatements::new(template);
-        Self::from_template(template, table, shared)
+    pub(super) fn new(table: Table, on: On, is_galera: bool) -> Self {
+        let template = Self::template(&table, on, is_galera);
+        let shared = SharedStatements::new(&template);
+        Self::from_template(&template, table, shared)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::sql::check_statements;
+    use crate::store::sql::{OperatorStatements, check_statements};
 
     #[test]
     fn statements_are_those_of_the_file() {
-        let statements = MySqlStatements::new(Table::default(), On::Pool);
+        let statements = MySqlStatements::new(Table::default(), On::Pool, false);
         check_statements(MySqlStatements::FILE, &statements.each());
         check_statements(SharedStatements::FILE, &statements.shared.each());
     }
@@ -153,11 +150,17 @@ mod tests {
     #[test]
     fn each_statement_begins_with_the_settings_of_its_connection() {
         for (on, setting) in [(On::Pool, alone!()), (On::Transaction, in_transaction!())] {
-            for (statements, waits) in [
-                (MySqlStatements::new(Table::default(), on), 0),
-                (MySqlStatements::synchronized(Table::default(), on), 1),
-            ] {
-                for (name, statement) in [statements.each(), statements.shared.each()].concat() {
+            for (is_galera, waits) in [(false, 0), (true, 1)] {
+                let table = Table::default();
+                let template = MySqlStatements::template(&table, on, is_galera);
+                let of_operators = OperatorStatements::new(template);
+                let statements = MySqlStatements::new(table, on, is_galera);
+                let all = [
+                    statements.each(),
+                    statements.shared.each(),
+                    of_operators.each(),
+                ];
+                for (name, statement) in all.concat() {
                     let text = statement.as_str();
                     assert!(text.starts_with("/*M! SET STATEMENT "), "{name}: {text}");
                     assert_eq!(text.matches("SET STATEMENT").count(), 1, "{name}: {text}");

@@ -76,6 +76,10 @@ WHERE table_schema = {schema_name} AND table_name = {table_name} AND index_name 
 -- part: define_stuck_index
 CREATE INDEX `{stuck_index}` ON {records} (state)
 
+-- part: alone
+-- MariaDB tells by the settings that each statement begins with, and MySQL does not tell.
+true
+
 -- part: any_rows
 -- `sql_safe_updates` refuses a statement that changes rows which it finds by a join, depending on the plan. On MariaDB,
 -- where this is a comment, the settings that the statement begins with turn it off.

@@ -7,7 +7,7 @@ use sqlx::{MySql, SqlSafeStr};
 
 use super::claiming::{Executor, InsertResult, claim_existing, insert, try_take_over};
 use super::connections::Executed;
-use super::errors::{LOCKED, error, number};
+use super::errors::{LOCKED, error, number, retry_undone};
 use super::settings::Settings;
 use super::statements::MySqlStatements;
 use super::{MySqlStore, connections, galera};
@@ -106,9 +106,8 @@ impl TransactionalStore for MySqlStore {
             .map_err(error)?;
         // A node of Galera would otherwise not yet know a record that another node has claimed.
         let begin = self.statements.is_galera().then_some(galera::BEGIN);
-        OpenTransaction::begin(&self.pool, begin.map(SqlSafeStr::into_sql_str))
-            .await
-            .map_err(error)
+        let begin = || OpenTransaction::begin(&self.pool, begin.map(SqlSafeStr::into_sql_str));
+        retry_undone(begin).await.map_err(error)
     }
 
     /// A transaction that works on the record holds its row lock, and an insert or update would wait for it. The lock

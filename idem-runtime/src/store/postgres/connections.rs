@@ -74,6 +74,9 @@ fn is_read_only(error: &sqlx::Error) -> bool {
 
 /// Division by zero: a transaction is open on a connection of the pool, see `statements.rs`.
 pub(super) const NOT_ALONE: &str = "22012";
+/// A transaction is open, and has read or written something. It is the answer to a `BEGIN` of the store, and to a statement
+/// that must not be in a transaction.
+pub(super) const ACTIVE_TRANSACTION: &str = "25001";
 /// The open transaction has failed, and refuses all statements.
 const FAILED_TRANSACTION: &str = "25P02";
 
@@ -81,7 +84,7 @@ const FAILED_TRANSACTION: &str = "25P02";
 /// there. Closing the connection ends it.
 pub(super) fn is_not_alone(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(answer)
-        if matches!(answer.code().as_deref(), Some(NOT_ALONE | FAILED_TRANSACTION)))
+        if matches!(answer.code().as_deref(), Some(NOT_ALONE | ACTIVE_TRANSACTION | FAILED_TRANSACTION)))
 }
 
 /// Sends a query as text, and returns the text in the first column of its first row.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row as _, SqlSafeStr as _, SqlStr};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row as _, SqlSafeStr as _, SqlStr};
 
 use super::connections::{Protocol, give_back};
 use super::form::PostgresForm;
@@ -13,7 +13,9 @@ use super::statements::DIALECT;
 use super::{BEGIN, TRIES, error, is_conflict, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::MigrationPlan;
-use crate::store::sql::{self, Migrations, Readable as _, Table, declare_statements};
+use crate::store::sql::{
+    self, Migrations, OpenTransaction, Readable as _, Table, declare_statements,
+};
 
 /// Migrations of the tables of records.
 const RECORDS: Migrations = Migrations {
@@ -216,7 +218,8 @@ impl<'a> Target<'a> {
         {
             return Ok(());
         }
-        let mut transaction = pool.begin().await?;
+        let begin = SqlStr::from_static(BEGIN);
+        let mut transaction = OpenTransaction::<Postgres>::begin(pool, Some(begin)).await?;
         // An insert between the read of the sequence and its write would get a number that is then given again.
         let lock = AssertSqlSafe(format!("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"));
         sqlx::raw_sql(lock).execute(&mut *transaction).await?;
@@ -292,7 +295,8 @@ impl<'a> Target<'a> {
     /// before it reads the versions. The others see its row when they get the lock: at this isolation level each
     /// statement sees what was committed before it, independently of the pool's default.
     async fn apply(&self, pool: &PgPool, version: usize) -> Result<(), sqlx::Error> {
-        let mut transaction = pool.begin_with(BEGIN).await?;
+        let begin = SqlStr::from_static(BEGIN);
+        let mut transaction = OpenTransaction::<Postgres>::begin(pool, Some(begin)).await?;
         // Otherwise each "already exists, skipping" is a line in the log of the application, although it is expected.
         sqlx::raw_sql("SET LOCAL client_min_messages TO warning")
             .execute(&mut *transaction)

@@ -2,7 +2,9 @@
 
 use super::form::PostgresForm;
 use super::rows::CONTENT_LEN;
-use crate::store::sql::{Dialect, Placeholders, SharedStatements, Table, declare_statements};
+use crate::store::sql::{
+    Dialect, Placeholders, SharedStatements, Table, Template, declare_statements,
+};
 
 /// Syntax of PostgreSQL for the shared statements.
 pub(in crate::store) const DIALECT: Dialect = Dialect {
@@ -28,6 +30,8 @@ pub(super) const LOST_RACE: i64 = 0;
 pub(super) const LOCKED: i64 = -1;
 /// The record with this id has another scope, operation or key.
 pub(super) const ID_MISMATCH: i64 = -2;
+/// There is a record, but what was read may be out of date, or changed by a transaction that is open on the connection.
+pub(super) const OUT_OF_DATE: i64 = -3;
 
 declare_statements! {
     /// Statements for one table.
@@ -73,36 +77,40 @@ pub(super) enum On {
 }
 
 /// Condition of a statement on a connection of the pool. It is a division by zero, so that the statement fails with
-/// [`NOT_ALONE`](super::connections::NOT_ALONE), if a transaction is open: some other code has left it open, and what the
-/// statement writes would never be committed.
+/// [`NOT_ALONE`](super::connections::NOT_ALONE), if a transaction is open: some other code has left it open. What the
+/// statement writes would never be committed, and what it reads may be out of date, or never be committed either.
 ///
 /// A statement that commits by itself begins its transaction when its portal is created, and as text when it arrives. A
 /// server that does not speak exactly PostgreSQL's protocol has the portable form, without this condition.
 const ALONE: &str = "(SELECT 1 / coalesce(\
      transaction_timestamp() IN (statement_timestamp(), max(creation_time)), false\
      )::integer FROM pg_catalog.pg_cursors) = 1";
-/// Condition of an owner's statement on the pool.
-const WRITABLE_ALONE: &str =
-    "{it}state IN ('running', 'interrupted') AND NOT ({expired}) AND {alone}";
+/// Condition on the pool under which a replay reads the record again, with [`ALONE`], which takes as long as reading the
+/// record. Without a number of its own a transaction has changed nothing, and at this isolation level each statement sees
+/// what is committed.
+const MAY_BE_OUT_OF_DATE: &str = "txid_current_if_assigned() IS NOT NULL OR current_setting('transaction_isolation') <> 'read committed'";
 
 impl PostgresStatements {
-    pub(super) fn new(table: &Table, form: PostgresForm, on: On) -> Self {
-        let mut template = DIALECT.template_of_records(table);
+    /// Template for statements of this form on records and the tables beside them.
+    pub(super) fn template(table: &Table, form: PostgresForm, on: On) -> Template {
+        let template = DIALECT.template_of_records(table);
         match (form, on) {
-            (PostgresForm::Portable, _) => template = template.with_parts(PORTABLE),
-            (PostgresForm::Standard, On::Transaction) => {}
-            (PostgresForm::Standard, On::Pool) => {
-                template = template
-                    .with("alone", ALONE)
-                    .with("writable", WRITABLE_ALONE);
-            }
+            (PostgresForm::Portable, _) => template.with_parts(PORTABLE),
+            (PostgresForm::Standard, On::Transaction) => template,
+            (PostgresForm::Standard, On::Pool) => template
+                .with("alone", ALONE)
+                .with("may_be_out_of_date", MAY_BE_OUT_OF_DATE),
         }
-        let template = template
+    }
+
+    pub(super) fn new(table: &Table, form: PostgresForm, on: On) -> Self {
+        let template = Self::template(table, form, on)
             .with("claim_function", table.quoted(DIALECT.quote, "_begin"))
             .with("longest_wait", LONGEST_WAIT)
             .with("lost_race", LOST_RACE.to_string())
             .with("locked", LOCKED.to_string())
             .with("id_mismatch", ID_MISMATCH.to_string())
+            .with("out_of_date", OUT_OF_DATE.to_string())
             .with("no_claim", ["NULL"; POSITION].join(", "));
         let shared = SharedStatements::new(&template);
         Self::from_template(&template, shared)
@@ -112,7 +120,7 @@ impl PostgresStatements {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::sql::check_statements;
+    use crate::store::sql::{OperatorStatements, check_statements};
 
     const FORMS: [PostgresForm; 2] = [PostgresForm::Standard, PostgresForm::Portable];
 
@@ -122,6 +130,33 @@ mod tests {
             let statements = PostgresStatements::new(&Table::default(), form, On::Pool);
             check_statements(PostgresStatements::FILE, &statements.each());
             check_statements(SharedStatements::FILE, &statements.shared.each());
+        }
+    }
+
+    #[test]
+    fn statements_on_the_pool_fail_in_a_transaction_that_was_left_open() {
+        // They read no records, or run only in transactions.
+        const OTHERS: [&str; 7] = [
+            "now",
+            "has_stuck_index",
+            "write_entry",
+            "write_purge",
+            "claim_locked",
+            "limit_wait",
+            "restore_wait",
+        ];
+        let table = Table::default();
+        let statements = PostgresStatements::new(&table, PostgresForm::Standard, On::Pool);
+        let template = PostgresStatements::template(&table, PostgresForm::Standard, On::Pool);
+        let of_operators = OperatorStatements::new(template);
+        let all = [
+            statements.each(),
+            statements.shared.each(),
+            of_operators.each(),
+        ];
+        for (name, statement) in all.concat() {
+            let is_checked = statement.as_str().contains(ALONE);
+            assert!(is_checked || OTHERS.contains(&name), "{name}");
         }
     }
 

@@ -118,6 +118,10 @@ DELETE FROM {records}
 -- Returns the fencing token, or the number of a lost race.
 CASE WHEN {alone} THEN {claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) END
 
+-- part: may_be_out_of_date
+-- Never in a transaction of the caller's or of the call's own.
+false
+
 -- part: alone
 -- True in a transaction of the caller's or of the call's own. See `statements.rs` for statements on the pool.
 true
@@ -220,7 +224,7 @@ RETURNING a.place
 -- part: due
 WITH due AS MATERIALIZED (
     SELECT id FROM {records}
-    WHERE purge_after <= {as_of}
+    WHERE purge_after <= {as_of} AND {alone}
     ORDER BY purge_after LIMIT ?1
     FOR UPDATE SKIP LOCKED
 )
@@ -239,6 +243,7 @@ SELECT {content:r.}, {now},
     CASE
         WHEN r.id IS NULL THEN {insert}
         WHEN {is_of_another} THEN {id_mismatch}::bigint
+        WHEN {may_be_out_of_date} THEN {out_of_date}::bigint
     END
 FROM (SELECT 1) AS one LEFT JOIN {records} AS r ON r.id = ?1 {inserted_row}
 

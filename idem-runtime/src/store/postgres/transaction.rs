@@ -9,7 +9,8 @@ use sqlx_core::transaction::TransactionManager as _;
 use super::settings::Settings;
 use super::statements::PostgresStatements;
 use super::{
-    BEGIN, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row, retry_conflicts,
+    BEGIN, BEGIN_ANY, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row,
+    retry_conflicts,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
@@ -54,11 +55,15 @@ impl PostgresStore {
         &self,
     ) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
         self.prepare().await?;
-        let begin = match self.forms.is_portable() {
-            true => None,
-            false => Some(SqlStr::from_static(BEGIN)),
-        };
-        OpenTransaction::begin(&self.pool, begin)
+        self.begin_by(BEGIN).await
+    }
+
+    async fn begin_by(
+        &self,
+        statement: &'static str,
+    ) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
+        let begin = || (!self.forms.is_portable()).then(|| SqlStr::from_static(statement));
+        retry_conflicts(|| OpenTransaction::begin(&self.pool, begin()))
             .await
             .map_err(error)
     }
@@ -88,12 +93,8 @@ impl TransactionalStore for PostgresStore {
     sql::transactions!(in trait PostgresStore, Postgres, PgConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
-        self.examine_settings(Settings::of(&self.pool))
-            .await
-            .map_err(error)?;
-        retry_conflicts(|| OpenTransaction::begin(&self.pool, None))
-            .await
-            .map_err(error)
+        self.prepare().await?;
+        self.begin_by(BEGIN_ANY).await
     }
 
     async fn precheck(&self, _: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {

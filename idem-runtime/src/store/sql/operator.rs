@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::transitions::{has_stuck_index, id_after};
-use super::{Backend, Dialect, Readable, Table, corrupt, declare_statements, unreadable};
+use super::{Backend, Readable, Statement, Template, corrupt, declare_statements, unreadable};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::State;
@@ -23,21 +23,23 @@ declare_statements! {
         stats,
         stats_between,
         purge_queue,
-        create_stuck_index,
     }
 }
 
 impl OperatorStatements {
-    /// Statements on this table.
-    pub(in crate::store) fn new(dialect: &Dialect, table: &Table) -> Self {
-        let template = dialect.template_of_records(table).with_parts(Self::FILE);
-        Self::from_template(&template)
+    /// Statements of this template for records.
+    pub(in crate::store) fn new(template: Template) -> Self {
+        Self::from_template(&template.with_parts(Self::FILE))
     }
 }
 
 /// SQL store, as an operator uses it.
 pub(in crate::store) trait SqlOperator: Backend + Store {
     fn operator_statements(&self) -> OperatorStatements;
+
+    /// Statement that creates the optional index of stuck records. Calls go on meanwhile, except in SQLite, where they wait. If
+    /// another process creates it first, the statement fails.
+    fn define_stuck_index(&self) -> Statement;
 
     /// Compares the applied versions with the known ones.
     fn plan(&self) -> impl Future<Output = Result<MigrationPlan, StoreError>> + Send;
@@ -124,11 +126,7 @@ impl<S: SqlOperator> OperatorStore for S {
     async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError> {
         Ok(Some(StuckIndex {
             exists: has_stuck_index(self).await?,
-            sql: self
-                .operator_statements()
-                .create_stuck_index
-                .as_str()
-                .to_owned(),
+            sql: self.define_stuck_index().as_str().to_owned(),
         }))
     }
 
@@ -137,8 +135,8 @@ impl<S: SqlOperator> OperatorStore for S {
             return Ok(());
         }
         self.drop_unusable_stuck_index().await?;
-        let statements = self.operator_statements();
-        match self.write(statements.create_stuck_index.query()).await {
+        let create = self.define_stuck_index();
+        match self.write(create.query()).await {
             // Another process has created it meanwhile.
             Err(_) if has_stuck_index(self).await? => Ok(()),
             created => created.map(drop),
@@ -300,13 +298,14 @@ pub(in crate::store) fn migration_plan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::sql::check_statements;
+    use crate::store::sql::{Table, check_statements};
 
     #[cfg(feature = "sqlite")]
     #[test]
     fn statements_are_those_of_the_file() {
         let dialect = crate::store::sqlite::statements::DIALECT;
-        let statements = OperatorStatements::new(&dialect, &Table::default());
+        let template = dialect.template_of_records(&Table::default());
+        let statements = OperatorStatements::new(template);
         check_statements(OperatorStatements::FILE, &statements.each());
     }
 }

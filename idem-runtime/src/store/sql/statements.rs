@@ -3,7 +3,7 @@
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::AttemptLog;
-use crate::store::sql::{Placeholders, Template, declare_statements};
+use crate::store::sql::{Placeholders, Statement, Template, declare_statements};
 
 /// Differences in syntax between dialects.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +40,12 @@ impl Dialect {
             .with("table_name", format!("'{}'", table.name))
             .with("schema_name", table.schema_name())
             .with("stuck_index", table.stuck_index())
+    }
+
+    /// Statement that creates the optional index of stuck records.
+    pub(in crate::store) fn define_stuck_index(&self, table: &Table) -> Statement {
+        self.template_of_records(table)
+            .statement("{define_stuck_index}")
     }
 }
 

@@ -5,6 +5,9 @@
 -- again. In some dialects an assignment sees the results of earlier assignments. Each assignment therefore reads only
 -- columns that are written after it.
 --
+-- A pool may give a connection on which other code has left a transaction open. What is read there may be out of date, and
+-- what is written may never be committed. The part `alone` makes a statement fail there, in dialects that can tell.
+--
 -- `template.rs` explains sections and markers.
 
 -- part: expired
@@ -36,11 +39,11 @@ END
 
 -- part: resolvable
 -- The record equals the observation, is unsettled and has not expired.
-{observed} AND {unsettled} AND NOT ({expired})
+{observed} AND {unsettled} AND NOT ({expired}) AND {alone}
 
 -- part: writable
 -- The record has not ended, so its owner may still write.
-{it}state IN ('running', 'interrupted') AND NOT ({expired})
+{it}state IN ('running', 'interrupted') AND NOT ({expired}) AND {alone}
 
 -- part: held
 -- The owner in parameters 1 to 3 may still write.
@@ -64,19 +67,19 @@ fencing_token, attempt, first_claimed_at, on_crash
 
 -- name: get
 -- Reads the record, even if it has expired. What a caller reads here may change before it writes.
-SELECT {record} FROM {records} WHERE id = ?1
+SELECT {record} FROM {records} WHERE id = ?1 AND {alone}
 
 -- name: attempts
 -- Reads the record with its attempts and the digests of the request's members in one statement, so that they are those
 -- of its generation.
-SELECT {record}, owner, attempt_began_at, history, members FROM {records} WHERE id = ?1
+SELECT {record}, owner, attempt_began_at, history, members FROM {records} WHERE id = ?1 AND {alone}
 
 -- name: note_replay
 -- The record may have been replaced since its outcome was replayed: that of another generation has another fencing token.
 -- A history that is half full keeps its room for attempts.
 UPDATE {records} SET history = {history_with_replay}
 WHERE id = ?1 AND fencing_token = ?2 AND state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired})
-    AND coalesce(length(history), 0) < {max_history_for_replays}
+    AND coalesce(length(history), 0) < {max_history_for_replays} AND {alone}
 
 -- name: renew
 -- Another caller may have taken the record over, and the owner may have completed it in an earlier try.
@@ -149,7 +152,7 @@ WHERE {resolvable}
 -- As above for a record in any state. An owner whose lease is valid may be running: its record is never erased.
 {erase_begin}
 WHERE {observed} AND NOT ({expired})
-    AND NOT (state = 'running' AND lease_until > {now})
+    AND NOT (state = 'running' AND lease_until > {now}) AND {alone}
 {erase_end}
 
 -- name: write_entry
@@ -176,6 +179,7 @@ WHERE entry < ?1
     AND (?2 IS NULL OR id = ?2)
     AND (?3 IS NULL OR actor = ?3 AND length(actor) = length(?3))
     AND (?4 IS NULL OR {now} - made_at <= ?4)
+    AND {alone}
 ORDER BY entry DESC LIMIT ?5
 
 -- part: listed
@@ -189,6 +193,7 @@ id > ?1 AND id <= ?2
     AND (?6 = 0 OR {unsettled})
     AND (?7 IS NULL OR {now} - first_claimed_at >= ?7)
     AND ({expired}) IS NOT TRUE
+    AND {alone}
 ORDER BY id LIMIT ?8
 
 -- name: list
@@ -220,7 +225,7 @@ SELECT {summary} FROM ({stuck_rows}) AS page ORDER BY id LIMIT ?8
 -- name: id_after
 -- Bounds a read of many rows. Records come and go meanwhile, so the read that follows takes the ids as its bounds, and
 -- not a number of rows.
-SELECT id FROM {records} WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2
+SELECT id FROM {records} WHERE id > ?1 AND {alone} ORDER BY id LIMIT 1 OFFSET ?2
 
 -- name: now
 -- Nothing is read, so nothing can change meanwhile.
@@ -228,7 +233,7 @@ SELECT {now}
 
 -- name: due
 -- Mostly nothing is due. This read shows that without blocking any writer.
-SELECT state FROM {records} WHERE purge_after <= {as_of} LIMIT ?1
+SELECT state FROM {records} WHERE purge_after <= {as_of} AND {alone} LIMIT ?1
 
 -- part: of_this_generation
 s.id = r.id AND s.first_claimed_at = r.first_claimed_at
@@ -256,7 +261,7 @@ FROM {records} AS r LEFT JOIN {steps} AS s ON {of_this_generation}
 WHERE {held:r.}
 
 -- part: as_read
-id = ?1 AND first_claimed_at = ?2 AND recover_after = ?3 AND recoveries = ?4
+id = ?1 AND first_claimed_at = ?2 AND recover_after = ?3 AND recoveries = ?4 AND {alone}
 
 -- part: same_generation
 {recovery}.first_claimed_at = {proposed:first_claimed_at}
@@ -283,7 +288,7 @@ WHERE {held:r.} {lock}
 -- Several callers may read the same rows. Postponing decides between them.
 SELECT id, first_claimed_at, codec, payload, recoveries, recover_after
 FROM {recovery}
-WHERE operation = ?1 AND recover_after <= {now}
+WHERE operation = ?1 AND recover_after <= {now} AND {alone}
 ORDER BY recover_after LIMIT ?2
 
 -- name: postpone_input

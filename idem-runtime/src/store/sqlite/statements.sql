@@ -57,6 +57,10 @@ SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name = '{stuck_index
 -- part: define_stuck_index
 CREATE INDEX IF NOT EXISTS "{stuck_index}" ON {records} (id) WHERE state IN ('running', 'interrupted')
 
+-- part: alone
+-- No expression of SQLite tells, and sqlx ends a transaction whose `begin` was dropped.
+true
+
 -- part: erase_begin
 DELETE FROM {records}
 
