@@ -13,7 +13,7 @@ use sqlx::{MySql, MySqlPool};
 use tokio::time::{Instant, sleep};
 
 use super::claiming::Executor as _;
-use super::errors::{LOCKED, is_undone, number};
+use super::errors::{LOCKED, is_undone, number, retry_undone};
 use super::{MySqlStore, error, run};
 use crate::error::StoreError;
 use crate::mutex::lock;
@@ -111,19 +111,21 @@ async fn raise(
     const SHORTEN: &str =
         "SET @idem_lock_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = 1";
     const RESTORE: &str = "SET innodb_lock_wait_timeout = @idem_lock_wait";
-    let mut connection = pool.acquire().await?;
-    sqlx::raw_sql(SHORTEN).execute(&mut *connection).await?;
-    let query = statement.query().number(fencing_token.number());
-    let mut raised = query.build::<MySql>().execute(&mut *connection).await;
-    if raised.as_ref().is_err_and(is_undone) {
-        raised = query.build::<MySql>().execute(&mut *connection).await;
-    }
-    if sqlx::raw_sql(RESTORE)
-        .execute(&mut *connection)
-        .await
-        .is_err()
-    {
-        connection.close_on_drop();
-    }
-    raised.map(drop)
+    retry_undone(|| async {
+        let mut connection = pool.acquire().await?;
+        let raise = async {
+            sqlx::raw_sql(SHORTEN).execute(&mut *connection).await?;
+            let query = statement.query().number(fencing_token.number());
+            let raised = query.build::<MySql>().execute(&mut *connection).await;
+            sqlx::raw_sql(RESTORE).execute(&mut *connection).await?;
+            raised
+        };
+        let raised = raise.await;
+        // Closing ends a transaction that other code has left open, and restores the time-out.
+        if raised.is_err() {
+            connection.close_on_drop();
+        }
+        raised.map(drop)
+    })
+    .await
 }
