@@ -223,6 +223,10 @@ impl<S: TransactionalStore> Idem<S> {
     /// statements stay. On MySQL and MariaDB this covers only the statements that idem sends. If a statement of the
     /// *body* is dropped while sqlx prepares it, the connection's protocol is out of sync: close a connection on which
     /// that may have happened.
+    ///
+    /// If the database had ended the transaction before, the caller's next statement fails, and so does each call that joins
+    /// later. But on MySQL and MariaDB a future that is dropped can no longer make the connection refuse writes: end the
+    /// transaction after that error.
     pub async fn join_transaction<T, E>(
         &self,
         connection: &mut S::Connection,

@@ -8,11 +8,15 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use idem_runtime::error::InvalidCall;
 use idem_runtime::store::{Resolved, TransactionalStore};
-use idem_runtime::{Error, Idem, MySqlStore, Record, State, idempotent};
+use idem_runtime::{
+    Attempt, Call, Error, Idem, MySqlStore, Record, RunOptions, State, StoreErrorKind, idempotent,
+};
 use idem_tests::sql::Sql as _;
 use idem_tests::{on_stores, places};
 
 use super::places::{Database, Orders};
+use crate::records::HOUR;
+
 use super::{Failure, Gate, OPERATION, Shop, Then, behave, idempotency, order, order_waiting};
 use crate::records::end_lease;
 
@@ -449,4 +453,62 @@ async fn on_mysql_the_callers_connection_may_be_the_last_one() {
     );
     MySqlStore::commit_outer(outer).await.unwrap();
     shop.assert_ordered_once("a").await;
+}
+
+/// The server has ended the caller's transaction, and the call is dropped before it can notice that. The caller's next
+/// statement tells, and later calls on the connection make it refuse writes.
+async fn a_call_is_dropped_after_the_transaction_has_ended<S: Orders>(shop: Arc<Shop<S>>) {
+    let mut outer = shop.database.begin().await;
+    S::order(S::connection(&mut outer), "before", 1)
+        .await
+        .unwrap();
+    let (gate, ended) = (Gate::new(), Call::new(OPERATION, "a", &5, HOUR));
+    let body = async |tx: &mut S::Connection, _: Attempt| -> Result<i64, Failure> {
+        S::order(tx, "a", 5).await?;
+        // As after a deadlock: the driver does not know of it.
+        S::text(tx, "ROLLBACK").await?;
+        gate.pass().await;
+        Ok(5)
+    };
+    let tx = S::connection(&mut outer);
+    let mut joined = Box::pin(
+        shop.idem
+            .join_transaction(tx, ended, RunOptions::new(), body),
+    );
+    tokio::select! {
+        answer = &mut joined => panic!("its body hangs: {answer:?}"),
+        () = gate.entered() => {}
+    }
+    drop(joined);
+    let told = S::order(S::connection(&mut outer), "after", 1).await;
+    assert!(told.is_err());
+    let error = idempotency(join(&shop, &mut outer, "b", Then::Succeed).await);
+    assert!(
+        matches!(&error, Error::Store(it) if it.kind() == StoreErrorKind::Conflict),
+        "{error:?}"
+    );
+    S::order(S::connection(&mut outer), "later", 1)
+        .await
+        .unwrap_err();
+    // The caller's end of the transaction ends that, too.
+    S::rollback_outer(outer).await.unwrap();
+    for key in ["before", "a", "after", "b", "later"] {
+        shop.assert_untouched(key).await;
+    }
+    order(&shop, "a", 5, Then::Succeed).await.unwrap();
+    shop.assert_ordered_once("a").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn on_mariadb_a_call_is_dropped_after_the_transaction_has_ended() {
+    let shop = Shop::open(places::mariadb()).await;
+    a_call_is_dropped_after_the_transaction_has_ended(shop).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL: cargo xtask test runs it"]
+async fn on_mysql_a_call_is_dropped_after_the_transaction_has_ended() {
+    let shop = Shop::open(places::mysql()).await;
+    a_call_is_dropped_after_the_transaction_has_ended(shop).await;
 }

@@ -55,6 +55,22 @@ impl Cancellation for MySql {
         })
     }
 
+    /// Outside of a transaction sqlx does not find the one that a savepoint would be part of. If an earlier call was dropped
+    /// there, the answer to its rollback comes first.
+    async fn after_failed_join(
+        connection: &mut MySqlConnection,
+        failed: sqlx::Error,
+    ) -> sqlx::Error {
+        let is_without = matches!(failed, sqlx::Error::BeginFailed);
+        if !is_without && number(&failed) != Some(NO_SAVEPOINT) {
+            return failed;
+        }
+        match refuse_writes(connection).await {
+            Ok(()) => ended(),
+            Err(error) => error,
+        }
+    }
+
     /// Outside of a transaction a savepoint is set and gone immediately.
     async fn set_guard(connection: &mut MySqlConnection, depth: usize) -> Result<(), sqlx::Error> {
         let guard = guard(depth);

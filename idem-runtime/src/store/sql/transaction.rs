@@ -87,6 +87,15 @@ pub trait Cancellation: Database {
         ready(Ok(()))
     }
 
+    /// Returns the error of the savepoint of a joined call, which could not be set. If the database has ended the
+    /// transaction of the caller, makes the connection refuse to commit until the caller ends its transaction.
+    fn after_failed_join(
+        _connection: &mut Self::Connection,
+        failed: sqlx::Error,
+    ) -> impl Future<Output = sqlx::Error> + Send {
+        ready(failed)
+    }
+
     /// Sets the guard in a transaction of the caller.
     fn set_guard(
         _connection: &mut Self::Connection,
@@ -225,14 +234,17 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
     ) -> Result<Self, sqlx::Error> {
         DB::before_join(connection).await?;
         let begin = Manager::<DB>::begin(connection, None);
-        OnCancel::new(begin, |begin| {
+        let begun = OnCancel::new(begin, |begin| {
             // Dropping the savepoint would roll back the whole transaction. It is forgotten instead: sqlx then reads
             // the server's answer before it sends the next statement.
             if DB::TEARS_SAVEPOINTS {
                 mem::forget(begin);
             }
         })
-        .await?;
+        .await;
+        if let Err(failed) = begun {
+            return Err(DB::after_failed_join(connection, failed).await);
+        }
         let open = RollbackOnDrop::new(connection);
         DB::set_guard(open.connection, open.depth_at_begin).await?;
         Ok(Self(ConnectionSource::Caller(open)))
