@@ -257,11 +257,11 @@ impl MySqlStore {
 
     /// Refuses settings of the sessions that void what the store says. They are read before the first statement: from a
     /// connection of the pool, or from the caller's, because the pool may have no other one.
-    async fn examine_settings(
-        &self,
-        read: impl Future<Output = Result<Settings, sqlx::Error>>,
-    ) -> Result<(), sqlx::Error> {
-        let examine = || async { read.await?.require_usable() };
+    async fn examine_settings<F>(&self, read: impl FnOnce() -> F) -> Result<(), sqlx::Error>
+    where
+        F: Future<Output = Result<Settings, sqlx::Error>>,
+    {
+        let examine = || async { read().await?.require_usable() };
         let examined = self.has_usable_settings.get_or_try_init(examine).await;
         examined.copied()
     }
@@ -290,7 +290,7 @@ impl MySqlStore {
     /// If the future is dropped, each statement of a migration is applied or not applied, and the lock is released.
     /// Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        self.examine_settings(Settings::of(&self.pool))
+        self.examine_settings(|| Settings::of(&self.pool))
             .await
             .map_err(error)?;
         self.detect_cluster().await?;
@@ -308,7 +308,7 @@ impl Executor for MySqlStore {
     }
 
     async fn execute(&self, query: &Query<'_>) -> Result<Executed, sqlx::Error> {
-        self.examine_settings(Settings::of(&self.pool)).await?;
+        self.examine_settings(|| Settings::of(&self.pool)).await?;
         retry_undone(|| run(&self.pool, query)).await
     }
 }

@@ -262,12 +262,12 @@ impl PostgresStore {
 
     /// Refuses settings that the store cannot work with. They are read before the first statement: from a connection of the
     /// pool, or from the caller's, because the pool may have no other one.
-    async fn examine_settings(
-        &self,
-        read: impl Future<Output = Result<Settings, sqlx::Error>>,
-    ) -> Result<(), sqlx::Error> {
+    async fn examine_settings<F>(&self, read: impl FnOnce() -> F) -> Result<(), sqlx::Error>
+    where
+        F: Future<Output = Result<Settings, sqlx::Error>>,
+    {
         let examine = || async {
-            let settings = read.await?;
+            let settings = read().await?;
             settings.require_usable(&self.pool, &self.forms.table).await
         };
         let examined = self.has_usable_settings.get_or_try_init(examine).await;
@@ -276,7 +276,7 @@ impl PostgresStore {
 
     /// Refuses settings that the store cannot work with, and reads the form of the tables.
     async fn prepare(&self) -> Result<(), StoreError> {
-        self.examine_settings(Settings::of(&self.pool))
+        self.examine_settings(|| Settings::of(&self.pool))
             .await
             .map_err(error)?;
         self.forms.prepare(&self.pool).await
@@ -310,7 +310,7 @@ impl PostgresStore {
     /// # Cancel safety
     /// If the future is dropped, each migration is applied or not applied. Call this method again.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        self.examine_settings(Settings::of(&self.pool))
+        self.examine_settings(|| Settings::of(&self.pool))
             .await
             .map_err(error)?;
         let form = migrate::run_for_records(&self.pool, &self.forms).await?;
@@ -338,7 +338,7 @@ impl Backend for PostgresStore {
     /// Reads all rows, even if one is enough: the commit comes after the last row, so a single row could acknowledge a
     /// write that is undone later.
     async fn read(&self, query: Query<'_>) -> Result<Vec<PgRow>, StoreError> {
-        self.examine_settings(Settings::of(&self.pool))
+        self.examine_settings(|| Settings::of(&self.pool))
             .await
             .map_err(error)?;
         retry_conflicts(|| async {
@@ -351,7 +351,7 @@ impl Backend for PostgresStore {
     }
 
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
-        self.examine_settings(Settings::of(&self.pool))
+        self.examine_settings(|| Settings::of(&self.pool))
             .await
             .map_err(error)?;
         retry_conflicts(|| async {

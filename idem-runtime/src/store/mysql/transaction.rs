@@ -101,7 +101,7 @@ impl TransactionalStore for MySqlStore {
     sql::transactions!(in trait MySqlStore, MySql, MySqlConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, MySql>, StoreError> {
-        self.examine_settings(Settings::of(&self.pool))
+        self.examine_settings(|| Settings::of(&self.pool))
             .await
             .map_err(error)?;
         // A node of Galera would otherwise not yet know a record that another node has claimed.
@@ -146,7 +146,8 @@ impl TransactionalStore for MySqlStore {
         // that lock.
         if on.is_joined {
             let mut connection = on.connection.lock().await;
-            self.examine_settings(Settings::on(&mut connection))
+            let session = &mut **connection;
+            self.examine_settings(|| Settings::on(session))
                 .await
                 .map_err(error)?;
         }

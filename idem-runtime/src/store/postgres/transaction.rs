@@ -111,7 +111,8 @@ impl TransactionalStore for PostgresStore {
         {
             // The pool may have no other connection.
             let mut connection = on.connection.lock().await;
-            self.examine_settings(Settings::on(&mut **connection))
+            let session = &mut **connection;
+            self.examine_settings(|| Settings::on(session))
                 .await
                 .map_err(error)?;
             self.forms.prepare_on(&mut connection).await?;
