@@ -148,9 +148,9 @@ pub(super) const ENDED: &str = "the database ended the transaction by itself, as
 
 /// Part of the driver's error if no crate of the program has turned TLS on.
 const WITHOUT_TLS: &str = "without TLS support";
-/// Part of the driver's error if PostgreSQL ends a connection instead of answering whether it encrypts it, as it does when
-/// it stops. The driver reads the missing answer as a zero byte.
-const NO_ANSWER_ABOUT_TLS: &str = "SSLRequest: 0x00";
+/// Parts of the driver's error if PostgreSQL ends a connection, or refuses it with an error (`E`), instead of answering whether
+/// it encrypts it, as it does when it starts or stops. The driver reads a missing answer as a zero byte.
+const NO_ANSWER_ABOUT_TLS: [&str; 2] = ["SSLRequest: 0x00", "SSLRequest: 0x45"];
 
 /// Converts an error of sqlx. The dialect interprets the errors that the database itself returned.
 pub(super) fn error(
@@ -171,9 +171,9 @@ pub(super) fn error(
             Unavailable,
             "the connection to the database failed; check the host and port of the URL, and whether the server runs",
         ),
-        sqlx::Error::Protocol(why) if why.contains(NO_ANSWER_ABOUT_TLS) => (
+        sqlx::Error::Protocol(why) if NO_ANSWER_ABOUT_TLS.iter().any(|it| why.contains(it)) => (
             Unavailable,
-            "the server ended the connection before it was encrypted; try again",
+            "the server ended or refused the connection before it was encrypted; try again",
         ),
         sqlx::Error::Tls(why) if why.to_string().contains(WITHOUT_TLS) => (
             Other,
@@ -213,9 +213,15 @@ mod tests {
         let refused = error(sqlx::Error::Tls("unknown issuer".into()), database);
         assert_eq!(refused.kind(), StoreErrorKind::Unavailable);
         assert!(refused.to_string().contains("certificates"), "{refused}");
-        let text = format!("unexpected response from {NO_ANSWER_ABOUT_TLS}");
-        let stopping = error(sqlx::Error::Protocol(text), database);
-        assert_eq!(stopping.kind(), StoreErrorKind::Unavailable);
+        for (answer, kind) in [
+            ("0x00", StoreErrorKind::Unavailable),
+            ("0x45", StoreErrorKind::Unavailable),
+            ("0x52", StoreErrorKind::Corrupt),
+        ] {
+            let text = format!("unexpected response from SSLRequest: {answer}");
+            let answered = error(sqlx::Error::Protocol(text), database);
+            assert_eq!(answered.kind(), kind);
+        }
     }
 
     #[test]
