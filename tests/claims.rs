@@ -79,6 +79,10 @@ pub async fn own(store: &(impl Store + ?Sized), claim: &ClaimRequest) -> Owner {
 /// # Errors
 ///
 /// The renewal fails.
+///
+/// # Panics
+///
+/// Panics if the record has no claim.
 pub async fn end_lease(
     store: &(impl Store + ?Sized),
     record: &Record,
