@@ -257,11 +257,13 @@ async fn keys_of_redis_that_hold_something_else_are_passed_over() {
         store.interrupt(&owner).await.unwrap();
     }
     run(&["SET", &key(&bad[0]), "something else"]).await;
-    run(&["HSET", &key(&bad[1]), "status", "odd"]).await;
-    run(&["HSET", &key(&bad[2]), "request", "odd"]).await;
-    run(&["HDEL", &key(&bad[3]), "request"]).await;
-    run(&["HDEL", &key(&bad[4]), "status"]).await;
-    run(&["HSET", &key(&good[0]), "owner", "a\nb"]).await;
+    // The layout, the tag of the request, and its length.
+    run(&["SETRANGE", &key(&bad[1]), "1", "odd"]).await;
+    run(&["SETRANGE", &key(&bad[2]), "57", "odd"]).await;
+    run(&["SETRANGE", &key(&bad[3]), "58", "odd"]).await;
+    run(&["DEL", &key(&bad[4])]).await;
+    run(&["HSET", &key(&bad[4]), "status", "odd"]).await;
+    run(&["APPEND", &key(&good[0]), "o\0\0\0\x03a\nb"]).await;
     let stuck = Filter {
         stuck: true,
         ..Filter::default()
@@ -281,17 +283,22 @@ async fn keys_of_redis_that_hold_something_else_are_passed_over() {
     let attempts = store.attempts().unwrap();
     let attempts = attempts.attempts(&good[0].id).await.unwrap().unwrap();
     assert_eq!(names(&attempts.unreadable).collect::<Vec<_>>(), ["owner"]);
-    run(&[
-        "HSET",
-        &key(&good[1]),
-        "step:good",
-        "6:json/11",
-        "step:bad",
-        "odd",
-    ])
-    .await;
+    let step = |name: &str, payload: &str| {
+        let length = u8::try_from(4 + name.len() + payload.len()).unwrap();
+        let of_name = u8::try_from(name.len()).unwrap();
+        let length = char::from(length);
+        format!(
+            "s\0\0\0{length}\0\0\0{}{name}{payload}",
+            char::from(of_name)
+        )
+    };
+    for (name, payload) in [("good", "6:json/11"), ("bad", "odd"), ("good", "6:json/12")] {
+        run(&["APPEND", &key(&good[1]), &step(name, payload)]).await;
+    }
     let steps = store.steps_of(&good[1].id, true).await.unwrap();
     assert_eq!(steps.list.len(), 1, "{steps:?}");
+    // What was saved first counts.
+    assert_eq!(steps.list[0].payload.as_deref(), Some(&b"1"[..]));
     assert_eq!(names(&steps.unreadable).collect::<Vec<_>>(), ["step:bad"]);
     let audit = store.audit().unwrap();
     for claim in &good[2..4] {

@@ -154,15 +154,15 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::admin(
         "documented_rights",
         &[
-            "ACL SETUSER {user} on >secret ~idem:* +ping +eval +evalsha +hget +hmget +hset +hdel +hkeys +hexists +del \
-           +exists +time +pexpireat +persist +scan +dbsize +rpush +lrange +info",
+            "ACL SETUSER {user} on >secret ~idem:* +ping +eval +evalsha +set +get +getrange +setrange +append +del \
+           +exists +time +pexpiretime +pttl +pexpireat +persist +scan +strlen +dbsize +rpush +ltrim +lrange +info",
         ],
     ),
     Setting::admin(
         "no_writes",
-        &["ACL SETUSER {user} on >secret ~idem:* +@all -hset"],
+        &["ACL SETUSER {user} on >secret ~idem:* +@all -setrange"],
     )
-    .but(Refused("may not", "HSET")),
+    .but(Refused("may not", "SETRANGE")),
     Setting::admin(
         "no_scripts",
         &["ACL SETUSER {user} on >secret ~* +@all -eval -evalsha"],

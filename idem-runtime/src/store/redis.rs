@@ -21,6 +21,8 @@ mod decode;
 mod doctor;
 mod errors;
 mod eviction;
+mod first_claims;
+mod layout;
 mod listing;
 mod operator;
 mod purge;
@@ -34,12 +36,13 @@ mod single;
 mod transitions;
 
 use connection::Connection;
+use first_claims::FirstClaims;
 use purge::Walk;
 use replicas::ReplicaWait;
 #[cfg(feature = "cache")]
 use scripts::ScriptCall;
 
-/// Store of records in Redis 6.2 or later, or Valkey. Cloning is cheap and shares the connection.
+/// Store of records in Redis 7.0 or later, or Valkey. Cloning is cheap and shares the connection.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,20 +52,24 @@ use scripts::ScriptCall;
 /// # Ok(()) }
 /// ```
 ///
-/// Each record is a hash whose key is `idem:` and the id of the record in hex. Each transition is one script on that
-/// key and one round trip. This includes a replay, which writes nothing. A script is loaded when a server does not know
-/// it.
+/// Each record is a string whose key is `idem:` and the id of the record in hex. Each transition is one round trip on
+/// that key. A first claim under `rerun`, with a lease of a second and a retention of a minute or more, is the command
+/// `SET` with `NX` and `GET`, and so is the replay of its record. Its completion is `SET` with `IFEQ` on servers that
+/// have it (Valkey 8.1, Redis 8.4), and a short script on others. All other transitions are scripts, which are loaded
+/// when a server does not know them. They may take one more round trip, after a claim that the native command could not
+/// decide. Other policies, shorter durations and [`wait_for_replicas`](Self::wait_for_replicas) use scripts alone.
 ///
 /// # Privileges
 ///
 /// A Redis user with ACLs needs the keys of the prefix, as in `~idem:*`, and these commands:
 ///
-/// - always: `+ping +eval +evalsha +hget +hmget +hset +hdel +hkeys +hexists +del +exists +time +pexpireat +persist`
+/// - always: `+ping +eval +evalsha +set +get +getrange +setrange +append`
+/// - always: `+del +exists +time +pexpiretime +pttl +pexpireat +persist`
 /// - on a cluster: `+cluster|slots +asking`
 /// - with sentinels: `+role`
-/// - to list and to purge: `+scan`
+/// - to list and to purge: `+scan +strlen`
 /// - to count records, for operators: `+scan +dbsize`
-/// - to change records by hand: `+rpush`
+/// - to change records by hand: `+rpush +ltrim`
 /// - to read the audit of changes by hand: `+scan +lrange`
 /// - for the warning about eviction: `+info`
 /// - to wait for replicas: `+wait`
@@ -114,20 +121,22 @@ use scripts::ScriptCall;
 ///
 /// # Expiry
 ///
-/// Redis removes expired records a minute or two late, so that their fencing tokens are remembered. By the contract, a
-/// record is absent from the moment of its expiry. Records under `refuse` and `reconcile` have no expiry until they
+/// Redis removes an expired record itself. If its retention is shorter than a minute, it does so after a minute, so that
+/// fencing tokens are remembered that long. By the contract, a record is absent from the moment of its expiry. Records under `refuse` and `reconcile` have no expiry until they
 /// end.
 ///
 /// Purging marks records whose owners are gone, and counts. Purging and listing scan **all keys of the database** with
-/// `SCAN`, including those of other applications. Purging reads one field of each record, 500 records at a time. Each
-/// page of a listing finds all records again, reads that field, and then the records that may match, until the page is
+/// `SCAN`, including those of other applications. Purging reads the begin of each record, 500 records at a time. Each
+/// page of a listing finds all records again, reads that begin, and then the records that may match, until the page is
 /// full. With a million records a page takes seconds, and slows other clients down a little during that time. Keys that
 /// a cluster moves to another node during a listing may be missed. Keys that it moves during a purge are left for a
 /// later purge.
 ///
 /// # Clock
 ///
-/// The server's clock decides, read inside the script. After a failover it is the clock of another machine, so keep the
+/// The server's clock decides, in milliseconds: scripts read it, and the time of a native command follows from the expiry
+/// that it set. A slot of a cluster that is moved by `MIGRATE` keeps the time that is left of each expiry, so records move
+/// by the time of the transfer and by the difference of the clocks. After a failover it is the clock of another machine, so keep the
 /// clocks synchronised: leases and retentions shift by the difference. Leases and retentions of more than 101 years are
 /// shortened to that.
 #[derive(Clone)]
@@ -136,6 +145,7 @@ pub struct RedisStore {
     prefix: Arc<str>,
     timeout: Duration,
     replica_wait: Option<ReplicaWait>,
+    first_claims: Arc<FirstClaims>,
     /// Position at which the next purge continues.
     walk: Arc<Mutex<Walk>>,
 }
@@ -194,6 +204,7 @@ impl RedisStore {
             prefix: DEFAULT_PREFIX.into(),
             timeout: DEFAULT_TIMEOUT,
             replica_wait: None,
+            first_claims: Arc::default(),
             walk: Arc::default(),
         }
     }
@@ -214,6 +225,7 @@ impl RedisStore {
             ));
         }
         self.prefix = prefix.into();
+        self.first_claims = Arc::default();
         self.walk = Arc::default();
         Ok(self)
     }
@@ -246,6 +258,8 @@ impl RedisStore {
     ) -> Self {
         let connection = connection.into().0;
         self.replica_wait = Some(ReplicaWait::new(connection, replicas, patience));
+        // Those of a store that does not wait must not be completed without waiting.
+        self.first_claims = Arc::default();
         self
     }
 

@@ -33,6 +33,8 @@ mod macros {
 // The readers of the Redis store and of `Cached`, which are private there.
 #[path = "../../../idem-runtime/src/store/redis/decode.rs"]
 mod decode;
+#[path = "../../../idem-runtime/src/store/redis/layout.rs"]
+mod layout;
 #[path = "../../../idem-runtime/src/store/redis/errors.rs"]
 mod redis_errors;
 #[path = "../../../idem-runtime/src/store/cached/wire.rs"]
@@ -41,7 +43,7 @@ mod wire;
 // Paths that the sources above have at home.
 mod errors {
     pub(crate) use crate::macros::errors::*;
-    pub(crate) use crate::redis_errors::{corrupt, unreadable};
+    pub(crate) use crate::redis_errors::{corrupt, unknown_layout, unreadable};
 }
 pub(crate) use crate::macros::{canonical, fingerprint, floats, idempotent, manifest, suggest};
 pub(crate) use idem_store::{error, key, record, store};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
-use idem_runtime::record::{ClaimId, Outcome, Owner};
+use idem_runtime::record::{ClaimId, Digest, Outcome, Owner};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{OnCrash, RedisStore, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, Server};
@@ -208,7 +208,7 @@ async fn a_user_without_write_privileges_is_denied() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
-async fn changed_fields_are_corrupt() {
+async fn changed_records_are_corrupt() {
     let (store, prefix) = super::store().await;
     let claim = claim(OnCrash::Rerun);
     let owner = own(&store, &claim).await;
@@ -219,60 +219,66 @@ async fn changed_fields_are_corrupt() {
         claim_id: ClaimId::random(),
         ..claim.clone()
     };
-    let mut written = Vec::new();
-    for field in ["status", "request", "outcome"] {
-        let mut read = ::redis::cmd("HGET");
-        let read = read.arg(&key).arg(field);
-        let before: Vec<u8> = read.query_async(&mut connection).await.unwrap();
-        written.push((field, before));
+    let good: Vec<u8> = ::redis::cmd("GET")
+        .arg(&key)
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let mut odd_ones: Vec<(Vec<u8>, &str)> = Vec::new();
+    let repair = "give the store another prefix";
+    // Each byte of the head before the claim id, and the first one of each number and of the sections.
+    for at in [0, 2, 3, 4, 21, 29, 37, 45, 57, 58] {
+        let mut odd = good.clone();
+        odd[at] = 0xF0;
+        odd_ones.push((odd, repair));
     }
-    let status = String::from_utf8(written[0].1.clone()).unwrap();
-    let words: Vec<_> = status.split(' ').collect();
-    let mut odd_ones: Vec<(&str, Vec<u8>)> = Vec::new();
-    for odd in [&b"\xff\xfe"[..], b"odd \n", b"-1"] {
-        odd_ones.extend(written.iter().map(|(field, _)| (*field, odd.to_vec())));
-        // Each word of the status separately.
-        odd_ones.extend((0..words.len()).map(|at| {
-            let mut words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
-            words[at] = odd;
-            ("status", words.join(&b' '))
-        }));
-    }
-    // The request of another record.
-    let mut another = written[1].1.clone();
-    another.push(b'x');
-    odd_ones.push(("request", another));
-    for (field, odd) in odd_ones {
-        let write = async |connection: &mut ConnectionManager, value: &[u8]| {
-            let mut write = ::redis::cmd("HSET");
-            let write = write.arg(&key).arg(field).arg(value);
-            let () = write.query_async(connection).await.unwrap();
-        };
+    let mut no_attempt = good.clone();
+    no_attempt[53..57].fill(0);
+    odd_ones.push((no_attempt, repair));
+    // A value that is cut, at any byte.
+    odd_ones.extend((1..good.len()).map(|length| (good[..length].to_vec(), repair)));
+    // Too much, the request of another record, and no request.
+    odd_ones.push(([&good[..], b"x"].concat(), repair));
+    let mut another = good.clone();
+    another[62 + Digest::LEN] ^= 1;
+    odd_ones.push((another, repair));
+    let mut newer = good.clone();
+    newer[1] = 2;
+    odd_ones.push((newer, "run the version of idem that wrote it"));
+    let write = async |connection: &mut ConnectionManager, value: &[u8]| {
+        let mut write = ::redis::cmd("SET");
+        let write = write.arg(&key).arg(value).arg("KEEPTTL");
+        let () = write.query_async(connection).await.unwrap();
+    };
+    for (odd, advice) in odd_ones {
         write(&mut connection, &odd).await;
         for error in [
             store.claim(&again).await.unwrap_err(),
             store.get(&claim.id).await.unwrap_err(),
         ] {
-            let advice = "give the store another prefix";
             is(&error, StoreErrorKind::Corrupt, advice);
         }
-        let before = written.iter().find(|it| it.0 == field).unwrap();
-        write(&mut connection, &before.1).await;
+        let left: Vec<u8> = ::redis::cmd("GET")
+            .arg(&key)
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        assert_eq!(left, odd, "a record that cannot be read is unchanged");
     }
+    write(&mut connection, &good).await;
     assert!(store.get(&claim.id).await.unwrap().is_some());
-    // A record without a request does not match the claim.
-    let mut delete = ::redis::cmd("HDEL");
-    let delete = delete.arg(&key).arg("request");
-    let () = delete.query_async(&mut connection).await.unwrap();
+    // An ended record whose expiry was taken away.
+    let mut persist = ::redis::cmd("PERSIST");
+    let () = persist
+        .arg(&key)
+        .query_async(&mut connection)
+        .await
+        .unwrap();
     for error in [
         store.claim(&again).await.unwrap_err(),
         store.get(&claim.id).await.unwrap_err(),
     ] {
-        is(
-            &error,
-            StoreErrorKind::Corrupt,
-            "give the store another prefix",
-        );
+        is(&error, StoreErrorKind::Corrupt, repair);
     }
 }
 

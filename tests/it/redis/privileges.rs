@@ -135,7 +135,7 @@ async fn calls(store: &RedisStore, name: &str) {
         .await;
     assert!(matches!(taken.unwrap(), ClaimOutcome::Granted(_)));
     let expired = ClaimRequest {
-        retention: Duration::from_micros(1),
+        retention: Duration::ZERO,
         ..named("expired")
     };
     let owner = own(store, &expired).await;
@@ -148,7 +148,7 @@ async fn calls(store: &RedisStore, name: &str) {
 async fn maintenance(store: &RedisStore, name: &str) {
     let gone = ClaimRequest {
         lease: Duration::ZERO,
-        retention: Duration::from_micros(1),
+        retention: Duration::ZERO,
         ..claim(&format!("{name}-gone"))
     };
     let unknown = ClaimRequest {

@@ -1,71 +1,68 @@
 -- Claims, or takes over if the record equals the observation, atomically: two callers who both saw no record, or both
 -- saw the same lapsed lease, are served one after the other, and the second sees the writes of the first. A claim that
--- is not granted writes nothing. A granted claim returns the status.
+-- is not granted writes nothing.
 --
 -- ARGV: claim id, lease, retention, on_crash, request, label of the owner or '', digests of the members or ''
--- and for a takeover the observation: state, claim id or '-', fencing token, lease end
+-- and for a takeover the observation: state, claim id or '', fencing token, lease end
+--
+-- A granted claim returns fencing token, attempt, time of the first claim and on_crash. Otherwise the record is returned
+-- as `read.lua` returns it.
 
-local claim_id, lease, retention = ARGV[1], ARGV[2], ARGV[3]
+local claim_id, lease, retention = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local takes_over = #ARGV > 7
 
 local record, problem = load()
 if problem then
     return problem
 end
-local lease_until = text(NOW + lease)
 
--- Writes the digests of the members with the request that they are of. Most claims have none.
-local function set_members()
-    if ARGV[7] ~= '' then
-        redis.call('HSET', KEY, 'members', ARGV[7])
-    elseif record then
-        redis.call('HDEL', KEY, 'members')
-    end
+local function granted()
+    return table.concat({
+        text(record.fencing_token), text(record.attempt), text(record.first_claimed_at), record.on_crash,
+    }, ' ')
 end
 
 if not is_live(record) then
-    local status = write({
-        state = 'running', ended_at = '-', retention = retention, on_crash = ARGV[4], lease_until = lease_until,
-        claim_id = claim_id, fencing_token = next_fencing_token(record), attempt = '1', first_claimed_at = text(NOW),
-    }, 'request', CLAIMED_REQUEST, 'owner', ARGV[6])
-    set_members()
-    if record then
-        redis.call('HDEL', KEY, 'outcome', 'began', 'history')
-        for _, field in ipairs(step_fields()) do
-            redis.call('HDEL', KEY, field)
-        end
-    end
-    return status
+    record = {
+        state = 'r', on_crash = ARGV[4], claim_id = claim_id, fencing_token = next_fencing_token(record),
+        first_claimed_at = NOW, lease_until = NOW + lease, retention = retention, attempt = 1,
+    }
+    write(record, join_sections({ q = ARGV[5], o = ARGV[6], m = ARGV[7], rest = '' }))
+    return granted()
 end
 
 -- The Redis key determines scope, operation and idempotency key: requests differ only in their fingerprints.
-if REQUEST == CLAIMED_REQUEST then
-    if record.state == 'running' and record.claim_id == claim_id then
-        record.lease_until, record.retention = lease_until, retention
-        return write(record)
+local request = section('q', ARGV[5])
+if redis.call('GETRANGE', KEY, HEAD_LENGTH, HEAD_LENGTH + #request - 1) == request then
+    if record.state == 'r' and record.claim_id == claim_id then
+        record.lease_until, record.retention = NOW + lease, retention
+        write_head(record)
+        return granted()
     end
-    local free = record.state == 'released'
+    local free = record.state == 'l'
     if takes_over then
-        free = (record.state == 'interrupted' or is_lapsed(record))
-            and record.on_crash ~= 'refuse'
+        free = (record.state == 'i' or is_lapsed(record))
+            and record.on_crash ~= 'f'
             and is_as_observed(record, ARGV[8], ARGV[9], ARGV[10], ARGV[11])
     end
     if free then
-        local history
-        if record.state ~= 'released' then
-            history = ended_attempt(record, record.state == 'interrupted' and 'interrupted' or 'lapsed')
+        local sections, unreadable = read_sections()
+        if unreadable then
+            return unreadable
         end
-        record.fencing_token = next_fencing_token(record)
-        record.attempt = text(math.min(record.attempt + 1, 4294967295))
-        record.state, record.ended_at = 'running', '-'
-        record.claim_id, record.lease_until, record.retention = claim_id, lease_until, retention
+        if record.state ~= 'l' then
+            end_attempt(record, sections, record.state == 'i' and 'interrupted' or 'lapsed')
+        end
         if not takes_over then
-            set_members()
+            sections.m = ARGV[7]
         end
-        if history then
-            return write(record, 'owner', ARGV[6], 'began', text(NOW), 'history', history)
-        end
-        return write(record, 'owner', ARGV[6], 'began', text(NOW))
+        sections.o, sections.b = ARGV[6], text(NOW)
+        record.fencing_token = next_fencing_token(record)
+        record.attempt = math.min(record.attempt + 1, 4294967295)
+        record.state, record.claim_id = 'r', claim_id
+        record.lease_until, record.retention = NOW + lease, retention
+        write(record, join_sections(sections))
+        return granted()
     end
 end
-return record_reply()
+return { TIME, EXPIRES, redis.call('GET', KEY) }

@@ -15,8 +15,8 @@ use redis::cluster_routing::{
 };
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
-    ServerErrorKind, Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
+    RedisResult, ServerErrorKind, Value, cmd,
 };
 #[cfg(feature = "redis-cluster")]
 use tokio::task::JoinSet;
@@ -197,6 +197,59 @@ impl Connection {
             match self.command(call.by_hash()).await {
                 Err(error) if is_unknown(&error) => self.command(&call.by_text()).await,
                 answer => answer,
+            }
+        })
+        .await
+    }
+
+    /// Sends commands that work on one key, in one message. Returns `None` if the server refused one of them.
+    #[cfg_attr(
+        not(feature = "redis-cluster"),
+        expect(unused_variables, reason = "only a cluster has to find the server")
+    )]
+    pub(super) async fn pipeline(
+        &self,
+        key: &[u8],
+        pipeline: Pipeline,
+        count: usize,
+        timeout: Duration,
+    ) -> Result<Option<Vec<Value>>, StoreError> {
+        self.answer(timeout, async {
+            let answers = match self {
+                Self::One(single) => {
+                    let mut connection = single.connection();
+                    connection.req_packed_commands(&pipeline, 0, count).await
+                }
+                #[cfg(feature = "redis-cluster")]
+                Self::Cluster(cluster) => {
+                    let route = Route::with_key(key, SlotAddr::Master);
+                    let route = SingleNodeRoutingInfo::SpecificNode(route);
+                    let mut connection = cluster.connection();
+                    connection.route_pipeline(pipeline, 0, count, route).await
+                }
+            };
+            let answers = answers.and_then(|answers| {
+                let answers = answers.into_iter().map(Value::extract_error);
+                answers.collect::<RedisResult<Vec<_>>>()
+            });
+            match answers {
+                Err(error) if error.code().is_some() => Ok(None),
+                answers => answers.map(Some),
+            }
+        })
+        .await
+    }
+
+    /// Runs a command. The inner error is an answer of the server.
+    pub(super) async fn run_native(
+        &self,
+        command: &Cmd,
+        timeout: Duration,
+    ) -> Result<RedisResult<Value>, StoreError> {
+        self.answer(timeout, async {
+            match self.command(command).await {
+                Err(error) if error.code().is_some() => Ok(Err(error)),
+                answer => answer.map(Ok),
             }
         })
         .await

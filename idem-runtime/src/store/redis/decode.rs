@@ -1,131 +1,188 @@
-//! Decodes the replies of the scripts.
+//! Decodes the replies of the server.
 
 use redis::Value;
 
 use super::errors::{corrupt, unreadable};
+use super::layout::{self, Sections, Snapshot};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{MemberDigests, OwnerLabel, Payload, Record, Timestamp};
-use crate::store::encoding::read_request;
-use crate::store::status::{Status, number};
+use crate::record::{FencingToken, OnCrash, Owner, Payload, Timestamp};
+use crate::store::status::number;
 use crate::store::{
-    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, RecordSummary, SavedStep, Unreadable,
+    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, Granted, RecordSummary, SavedStep, Unreadable,
 };
 
-/// Decodes the answer to a claim.
+/// Decodes the answer of a script to a claim.
 pub(super) fn claim_outcome(
     claim: &ClaimRequest,
     answer: Value,
 ) -> Result<ClaimOutcome, StoreError> {
-    match answer {
-        Value::BulkString(status) => Ok(ClaimOutcome::Granted(read_status(&status)?.granted)),
-        existing => {
-            let record = record(&claim.id, Some(claim), existing)?;
-            Ok(ClaimOutcome::Existing(Box::new(record)))
-        }
+    if let Value::BulkString(line) = answer {
+        let granted = std::str::from_utf8(&line).ok().and_then(granted);
+        return granted.map(ClaimOutcome::Granted).ok_or_else(unreadable);
+    }
+    let snapshot = snapshot(answer)?.ok_or_else(unreadable)?;
+    let record = snapshot.record(&claim.id, Some(claim))?;
+    let record = record.ok_or_else(unreadable)?;
+    Ok(ClaimOutcome::Existing(Box::new(record)))
+}
+
+/// Decodes a granted claim: fencing token, attempt, time of the first claim, and the letter of `on_crash`.
+fn granted(line: &str) -> Option<Granted> {
+    let mut words = line.split(' ');
+    let fencing_token = FencingToken::from_number(number(words.next()?)?);
+    let attempt = u32::try_from(number(words.next()?)?).ok()?;
+    let first_claimed_at = Timestamp::from_micros(number(words.next()?)?);
+    let letter = words.next()?.as_bytes();
+    let policies = [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile];
+    let mut policies = policies.into_iter();
+    let on_crash = policies.find(|it| letter == [layout::policy_letter(*it)])?;
+    Some(Granted {
+        fencing_token,
+        attempt,
+        first_claimed_at,
+        on_crash,
+    })
+}
+
+/// Decodes a record that was read: the server's time, the expiry of the key, and its value. Returns `None` if there is
+/// none.
+pub(super) fn snapshot(answer: Value) -> Result<Option<Snapshot>, StoreError> {
+    let mut fields = match answer {
+        Value::Array(fields) => fields.into_iter(),
+        _ => return Err(unreadable()),
+    };
+    let read_at = fields.next().and_then(time).ok_or_else(unreadable)?;
+    let expiry = match fields.next() {
+        Some(Value::Int(at)) => Some(at).filter(|at| *at >= 0),
+        _ => return Err(unreadable()),
+    };
+    match fields.next() {
+        Some(Value::BulkString(value)) => Ok(Some(Snapshot {
+            read_at,
+            expiry,
+            value,
+        })),
+        Some(Value::Nil) | None => Ok(None),
+        _ => Err(unreadable()),
     }
 }
 
-/// Decodes the record that was read, if there is one.
-pub(super) fn record_if_any(id: &RecordId, answer: Value) -> Result<Option<Record>, StoreError> {
-    match answer {
-        Value::Nil => Ok(None),
-        existing => record(id, None, existing).map(Some),
-    }
+/// Decodes the answer to `TIME`. The clock of the store has whole milliseconds, because times of a record follow from the
+/// expiry of its key.
+pub(super) fn time(answer: Value) -> Option<Timestamp> {
+    let (seconds, micros): (i64, i64) = redis::from_redis_value(answer).ok()?;
+    let millis = seconds.saturating_mul(1000).saturating_add(micros / 1000);
+    // A time that no clock shows is the last one.
+    Some(Timestamp::from_micros(millis.saturating_mul(1000)))
 }
 
-/// Decodes the record without its result, if there is one: the record with the codec alone, the size of the result, and the
-/// label of the owner.
-pub(super) fn summary(id: &RecordId, answer: Value) -> Result<Option<RecordSummary>, StoreError> {
-    if matches!(answer, Value::Nil) {
-        return Ok(None);
-    }
-    let mut fields = Fields::of(answer)?;
-    let record = record(id, None, fields.0.next().unwrap_or(Value::Nil))?;
-    let mut summary = RecordSummary::from(record);
-    let Some(Value::Int(size)) = fields.0.next() else {
+/// Decodes the begin of a record, and the length of its value. Returns `None` if the whole record has to be read, and
+/// `Some(None)` if there is no record.
+pub(super) fn summary(
+    id: &RecordId,
+    answer: Value,
+) -> Result<Option<Option<RecordSummary>>, StoreError> {
+    let Value::Array(mut fields) = answer else {
         return Err(unreadable());
     };
+    let Some(Value::Int(length)) = fields.pop() else {
+        return Err(unreadable());
+    };
+    let length = usize::try_from(length).unwrap_or_default();
+    match snapshot(Value::Array(fields))? {
+        None => Ok(Some(None)),
+        Some(snapshot) => summary_of(id, &snapshot, length),
+    }
+}
+
+/// Builds the summary of a record with this length, of which at least the begin was read. Returns what [`summary`]
+/// returns.
+pub(super) fn summary_of(
+    id: &RecordId,
+    snapshot: &Snapshot,
+    length: usize,
+) -> Result<Option<Option<RecordSummary>>, StoreError> {
+    let Some(status) = layout::read_status(&snapshot.value, snapshot.expiry)? else {
+        return Ok(Some(None));
+    };
+    let Some(sections) = Sections::of(&snapshot.value, length)? else {
+        return Ok(None);
+    };
+    let record = snapshot.build(status, id, None, &sections, Payload::from_bytes)?;
+    if record.is_expired() {
+        return Ok(Some(None));
+    }
+    let mut summary = RecordSummary::from(record);
     if let Some(payload) = &mut summary.payload {
-        payload.size = size.max(0).cast_unsigned();
+        payload.size += sections.missing as u64;
     }
     // The record is good without the label, and `attempts` names a label that cannot be read.
-    summary.owner = owner_label(fields.next()).unwrap_or_default();
-    Ok(Some(summary))
+    summary.owner = sections.owner.and_then(|it| layout::owner_label(it).ok());
+    Ok(Some(Some(summary)))
 }
 
-/// Decodes the label of an owner.
-fn owner_label(bytes: Option<Vec<u8>>) -> Result<Option<OwnerLabel>, StoreError> {
-    bytes
-        .filter(|bytes| !bytes.is_empty())
-        .map(|bytes| {
-            let label = String::from_utf8_lossy(&bytes).into_owned();
-            OwnerLabel::new(label).map_err(|_| corrupt("owner"))
-        })
-        .transpose()
-}
-
-/// Decodes the record with its attempts, if there is one: the record, the label of the owner, the begin of the attempt,
-/// the history, and the digests of the members.
-pub(super) fn attempts(id: &RecordId, answer: Value) -> Result<Option<Attempts>, StoreError> {
-    if matches!(answer, Value::Nil) {
+/// Decodes the record with its attempts, if there is one.
+pub(super) fn attempts(id: &RecordId, snapshot: &Snapshot) -> Result<Option<Attempts>, StoreError> {
+    let Some(record) = snapshot.record(id, None)? else {
         return Ok(None);
-    }
-    let mut fields = Fields::of(answer)?;
-    let record = record(id, None, fields.0.next().unwrap_or(Value::Nil))?;
+    };
+    let sections = snapshot.sections()?;
     // The record is good without the parts that follow, and an operator needs it.
     let mut passed_over = Vec::new();
-    let owner = owner_label(fields.next()).transpose();
+    let owner = sections.owner.map(layout::owner_label);
     let owner = Unreadable::part("owner", owner, &mut passed_over);
-    // A history that was cut in the middle of a character begins with a part of a line, which is not read.
-    let mut text = || {
-        let bytes = fields.next();
-        bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-    };
-    let began_at = text().map(|began| number(&began).ok_or_else(|| corrupt("began")));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let began_at = sections
+        .began
+        .map(|it| number(&text(it)).ok_or_else(|| corrupt("began")));
     let began_at = Unreadable::part("began", began_at, &mut passed_over);
     let began_at = began_at.map(Timestamp::from_micros);
-    let log = AttemptLog::from_parts(owner, began_at, text().unwrap_or_default());
-    let members = fields.next();
-    let members = members
-        .map(|members| MemberDigests::from_bytes(&members).ok_or_else(|| corrupt("members")));
+    // A history that was cut in the middle of a character begins with a part of a line, which is not read.
+    let history = sections.history.map(text).unwrap_or_default();
+    let log = AttemptLog::from_parts(owner, began_at, history);
+    let members = sections.members.map(layout::member_digests);
     let members = Unreadable::part("members", members, &mut passed_over);
     let attempts = log.attempts(record).with_members(members);
     Ok(Some(attempts.with_unreadable(passed_over)))
 }
 
-/// Decodes the saved steps, which are pairs of field and content. Returns `None` if the caller does not own the record.
-pub(super) fn saved_steps(answer: Value) -> Result<Option<Vec<SavedStep>>, StoreError> {
-    let steps = steps(answer)?;
-    // A body must not run again as if the step had not been saved.
-    let steps = steps.map(|steps| steps.into_iter().map(|(_, step)| step).collect());
-    steps.transpose()
-}
-
-/// Decodes the saved steps, each with its name.
-pub(super) fn steps(answer: Value) -> Result<Option<Vec<NamedStep>>, StoreError> {
-    if matches!(answer, Value::Nil) {
+/// Decodes the saved steps. Returns `None` if the caller does not own the record.
+pub(super) fn saved_steps(
+    owner: &Owner,
+    snapshot: &Snapshot,
+) -> Result<Option<Vec<SavedStep>>, StoreError> {
+    let record = snapshot.record(&owner.id, None)?;
+    if !record.is_some_and(|record| snapshot.is_owned_by(owner, &record)) {
         return Ok(None);
     }
-    let mut fields = Fields::of(answer)?;
-    let mut steps = Vec::new();
-    while let Some(field) = fields.next() {
-        let content = fields.bytes("step")?;
-        let shown = String::from_utf8_lossy(&field).into_owned();
-        steps.push((shown, step(field, &content)));
-    }
-    Ok(Some(steps))
+    // A body must not run again as if the step had not been saved.
+    let steps = steps(&snapshot.sections()?)
+        .into_iter()
+        .map(|(_, step)| step);
+    steps.collect::<Result<_, _>>().map(Some)
 }
 
 /// Name of a step, and the step.
 type NamedStep = (String, Result<SavedStep, StoreError>);
 
-fn step(field: Vec<u8>, content: &[u8]) -> Result<SavedStep, StoreError> {
-    let name = String::from_utf8(field).map_err(|_| corrupt("step"))?;
-    let name = name.strip_prefix("step:").ok_or_else(|| corrupt("step"))?;
+/// Decodes the saved steps, each with its name. If a step was saved twice, the first one counts.
+pub(super) fn steps(sections: &Sections<'_>) -> Vec<NamedStep> {
+    let mut steps: Vec<NamedStep> = Vec::new();
+    for content in &sections.steps {
+        let (name, payload) = layout::read_step(content).unwrap_or_default();
+        let shown = format!("step:{}", String::from_utf8_lossy(name));
+        if steps.iter().all(|(it, _)| *it != shown) {
+            steps.push((shown, step(name, payload)));
+        }
+    }
+    steps
+}
+
+fn step(name: &[u8], payload: &[u8]) -> Result<SavedStep, StoreError> {
     Ok(SavedStep {
-        name: name.to_owned(),
-        payload: Payload::from_bytes(content).ok_or_else(|| corrupt("step"))?,
+        name: String::from_utf8(name.to_vec()).map_err(|_| corrupt("step"))?,
+        payload: Payload::from_bytes(payload).ok_or_else(|| corrupt("step"))?,
     })
 }
 
@@ -135,77 +192,5 @@ pub(super) fn took_effect(answer: &Value) -> Result<bool, StoreError> {
         Value::Int(0) => Ok(false),
         Value::Int(1) => Ok(true),
         _ => Err(unreadable()),
-    }
-}
-
-pub(super) fn read_status(status: &[u8]) -> Result<Status, StoreError> {
-    let line = std::str::from_utf8(status).map_err(|_| corrupt("status"))?;
-    Status::read(line).map_err(|_| corrupt("status"))
-}
-
-/// Redis' time in microseconds. A time that no clock shows is the last one.
-pub(super) fn in_micros(seconds: i64, micros: i64) -> i64 {
-    seconds.saturating_mul(1_000_000).saturating_add(micros)
-}
-
-/// Decodes a record: the time in seconds and microseconds with the status; the request, which is absent if it equals
-/// that of the claim; the outcome.
-fn record(
-    id: &RecordId,
-    claim: Option<&ClaimRequest>,
-    answer: Value,
-) -> Result<Record, StoreError> {
-    let mut fields = Fields::of(answer)?;
-    let line = fields.bytes("status")?;
-    let line = std::str::from_utf8(&line).map_err(|_| corrupt("status"))?;
-    let mut parts = line.splitn(3, ' ');
-    let mut time = || number(parts.next()?);
-    let read_at = time()
-        .zip(time())
-        .map(|(seconds, micros)| in_micros(seconds, micros))
-        .ok_or_else(unreadable)?;
-    let status =
-        Status::read(parts.next().ok_or_else(unreadable)?).map_err(|_| corrupt("status"))?;
-    let (fingerprint, identity) = match (fields.0.next(), claim) {
-        (Some(Value::BulkString(request)), _) => {
-            read_request(&request).ok_or_else(|| corrupt("request"))?
-        }
-        (Some(Value::Nil), Some(claim)) => (claim.fingerprint, claim.identity.clone()),
-        _ => return Err(unreadable()),
-    };
-    // A key stored under the id of another record would give one caller the result of another.
-    if claim.is_none_or(|claim| claim.identity != identity) && RecordId::of(&identity) != *id {
-        return Err(corrupt("request"));
-    }
-    let payload = match fields.next() {
-        Some(outcome) => Some(Payload::from_bytes(&outcome).ok_or_else(|| corrupt("outcome"))?),
-        None => None,
-    };
-    let read_at = Timestamp::from_micros(read_at);
-    status
-        .record((*id, identity), fingerprint, payload, read_at)
-        .map_err(|_| corrupt("outcome"))
-}
-
-/// Fields of an answer, in the order of the scripts.
-struct Fields(std::vec::IntoIter<Value>);
-
-impl Fields {
-    fn of(answer: Value) -> Result<Self, StoreError> {
-        match answer {
-            Value::Array(fields) => Ok(Self(fields.into_iter())),
-            _ => Err(unreadable()),
-        }
-    }
-
-    fn next(&mut self) -> Option<Vec<u8>> {
-        match self.0.next()? {
-            Value::BulkString(bytes) => Some(bytes),
-            _ => None,
-        }
-    }
-
-    fn bytes(&mut self, field: &str) -> Result<Vec<u8>, StoreError> {
-        self.next().ok_or_else(|| corrupt(field))
     }
 }

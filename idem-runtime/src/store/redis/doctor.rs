@@ -11,9 +11,11 @@ use crate::key::RecordId;
 use crate::store::operator::Finding;
 
 /// Commands of the store that a script runs, with arguments that make them valid. The key comes after the name.
-const WRITES: [&[&str]; 6] = [
-    &["HSET", "a", "b"],
-    &["HDEL", "a"],
+const WRITES: [&[&str]; 8] = [
+    &["SET", "a"],
+    &["GETRANGE", "0", "1"],
+    &["SETRANGE", "0", "a"],
+    &["APPEND", "a"],
     &["DEL"],
     &["EXISTS"],
     &["PEXPIREAT", "1"],
@@ -81,6 +83,7 @@ impl RedisStore {
             ));
             return findings;
         }
+        findings.push(check_version(&servers));
         findings.push(check_writable(&servers));
         findings.push(check_eviction(&servers));
         findings.push(check_durability(&servers));
@@ -126,7 +129,7 @@ impl RedisStore {
         const CHECK: &str = "rights";
         const REMEDY: &str = "grant the commands that the documentation of `RedisStore` lists, for the keys of the prefix";
         let key = self.key(&RecordId::from_bytes([0; 32]));
-        let call = ScriptCall::new(&scripts::GET, &key);
+        let call = ScriptCall::new(&scripts::READ, &key);
         let mut missing = Vec::new();
         let mut tried = vec![(
             "EVALSHA",
@@ -185,6 +188,27 @@ impl RedisStore {
             CHECK,
             "the user may run the commands of the store on the keys of the prefix",
         ))
+    }
+}
+
+fn check_version(servers: &[Server]) -> Finding {
+    const CHECK: &str = "version";
+    // Valkey says the version of Redis that it is compatible with.
+    let versions = servers.iter().filter_map(|it| it.fact("redis_version"));
+    let is_old = |version: &&str| {
+        let major = version
+            .split('.')
+            .next()
+            .and_then(|it| it.parse::<u32>().ok());
+        major.is_some_and(|major| major < 7)
+    };
+    match versions.into_iter().find(is_old) {
+        None => Finding::ok(CHECK, "the servers have the commands of the store"),
+        Some(version) => Finding::problem(
+            CHECK,
+            format!("a server is Redis {version}, and the store needs 7.0"),
+            "run Redis 7.0 or later, or Valkey",
+        ),
     }
 }
 

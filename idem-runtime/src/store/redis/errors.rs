@@ -55,6 +55,11 @@ fn is_cut(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Parse && error.to_string().contains("end of input")
 }
 
+/// Returns true if the server does not know an option of the command.
+pub(super) fn is_unknown_option(error: &RedisError) -> bool {
+    error.detail().is_some_and(|it| it.contains("syntax error"))
+}
+
 /// Returns true if a replica answered: the connection leads to the wrong server, and always will.
 pub(super) fn is_of_a_replica(error: &RedisError) -> bool {
     matches!(code_of(error), Some("READONLY" | "MASTERDOWN")) || refuses_wait(error)
@@ -85,7 +90,7 @@ pub(super) fn missing_primary() -> StoreError {
 pub(super) fn unreadable() -> StoreError {
     StoreError::new(
         StoreErrorKind::Corrupt,
-        "the server answered with something unreadable, see whether it is Redis or Valkey, 6.2 or later",
+        "the server answered with something unreadable, see whether it is Redis or Valkey, 7.0 or later",
     )
 }
 
@@ -96,9 +101,9 @@ macro_rules! repair {
     };
 }
 
-/// Text about a key that holds no record.
+/// Text about a key that holds no record. Before idem 0.1 was published, records were hashes.
 const FOREIGN: &str = concat!(
-    "a key of the store holds what no idem store writes; ",
+    "a key of the store holds what no idem store writes, or a record in a layout from before the first release; ",
     repair!()
 );
 
@@ -112,6 +117,16 @@ pub(super) fn corrupt(field: &str) -> StoreError {
         ),
     )
 }
+
+/// Returns the error for a record with a layout that this version of the crate does not know.
+pub(super) fn unknown_layout(layout: u8) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Corrupt,
+        format!("a record has layout {layout}; {UPGRADE}"),
+    )
+}
+
+const UPGRADE: &str = "run the version of idem that wrote it, or a later one";
 
 fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{Corrupt, Other, Timeout, Unavailable};
@@ -140,8 +155,14 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
         }
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => (
             Corrupt,
-            "the server answered with something unreadable, see whether it is Redis or Valkey, 6.2 or later",
+            "the server answered with something unreadable, see whether it is Redis or Valkey, 7.0 or later",
         ),
+        _ if error
+            .detail()
+            .is_some_and(|it| it.contains("Unknown Redis command")) =>
+        {
+            TOO_OLD
+        }
         // A client that logs in on its own may report this only in words. So do Redis 7 and Redis 8 for a command inside of
         // a script.
         _ if error.detail().is_some_and(|it| {
@@ -166,6 +187,11 @@ const DENIED_LOGIN: (StoreErrorKind, &str) = (
 const DENIED_COMMAND: (StoreErrorKind, &str) = (
     StoreErrorKind::Denied,
     "the Redis user may not do this, grant it the commands and the keys that the documentation of `RedisStore` names",
+);
+
+const TOO_OLD: (StoreErrorKind, &str) = (
+    StoreErrorKind::Schema,
+    "the server does not know a command that the store needs; run Redis 7.0 or later, or Valkey",
 );
 
 const REPLICA: (StoreErrorKind, &str) = (
@@ -233,6 +259,10 @@ fn meaning_of_code(code: &str) -> Option<(StoreErrorKind, &'static str)> {
         ),
         "BUSY" => (Conflict, "Redis is busy with somebody's script, try again"),
         "WRONGTYPE" | "IDEMCORRUPT" => (Corrupt, FOREIGN),
+        "IDEMLAYOUT" => (
+            Corrupt,
+            "a record has a layout that is not known here; run the version of idem that wrote it, or a later one",
+        ),
         _ => return None,
     })
 }

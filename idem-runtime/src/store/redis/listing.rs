@@ -6,11 +6,13 @@ use redis::{Value, cmd};
 use tokio::task::JoinSet;
 
 use super::errors::task_failed;
+use super::layout::{HEAD, read_status};
 use super::scripts::{self, ScriptCall};
 use super::{MAX_CONCURRENT, RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{State, Timestamp};
+use crate::store::status::Status;
 use crate::store::{
     Cursor, Filter, Page, PageRequest, RecordSummary, Store as _, SummaryPage, Unreadable,
 };
@@ -103,16 +105,35 @@ impl RedisStore {
             // The status does not have the operation.
             return Ok(ids.to_vec());
         }
-        let read_status_of = |id| {
-            let mut command = cmd("HGET");
-            command.arg(self.key(id)).arg("status");
-            command
-        };
-        let commands = ids.iter().map(read_status_of).collect();
-        let answers = self.connection.read_each(commands, self.timeout).await?;
-        let candidates = ids.iter().zip(answers);
-        let candidates = candidates.filter(|(_, answer)| may_match(answer, filter, now));
+        let statuses = self.statuses(ids).await?;
+        let candidates = ids.iter().zip(statuses);
+        let candidates = candidates.filter(|(_, status)| may_match(status.as_ref(), filter, now));
         Ok(candidates.map(|(id, _)| *id).collect())
+    }
+
+    /// Reads the statuses of these ids. Returns `None` for a key that cannot be read, is erased, or is not a record. The two
+    /// reads of a key are not atomic, so a status decides nothing.
+    pub(super) async fn statuses(
+        &self,
+        ids: &[RecordId],
+    ) -> Result<Vec<Option<Status>>, StoreError> {
+        let mut commands = Vec::with_capacity(2 * ids.len());
+        for id in ids {
+            let key = self.key(id);
+            let mut head = cmd("GETRANGE");
+            head.arg(&key).arg(0).arg(HEAD - 1);
+            let mut expiry = cmd("PEXPIRETIME");
+            expiry.arg(&key);
+            commands.extend([head, expiry]);
+        }
+        let answers = self.connection.read_each(commands, self.timeout).await?;
+        let status = |answers: &[Value]| match answers {
+            [Value::BulkString(head), Value::Int(at)] => {
+                read_status(head, Some(*at).filter(|at| *at >= 0)).ok()?
+            }
+            _ => None,
+        };
+        Ok(answers.chunks(2).map(status).collect())
     }
 
     /// Returns the ids of all records, in order, including those that expired or were erased a moment ago.
@@ -144,7 +165,14 @@ impl RedisStore {
             let key = store.key(&id);
             let call = ScriptCall::new(&scripts::SUMMARY, &key);
             let answer = store.connection.run(&call, store.timeout).await?;
-            decode::summary(&id, answer)
+            if let Some(summary) = decode::summary(&id, answer)? {
+                return Ok(summary);
+            }
+            let Some(snapshot) = store.snapshot(&id).await? else {
+                return Ok(None);
+            };
+            let summary = decode::summary_of(&id, &snapshot, snapshot.value.len())?;
+            Ok(summary.flatten())
         })
         .await
     }
@@ -176,12 +204,9 @@ impl RedisStore {
     }
 }
 
-/// Returns true if a record with this status may match. What is no status is left to the read of the record.
-fn may_match(status: &Value, filter: &Filter, now: Timestamp) -> bool {
-    let Value::BulkString(status) = status else {
-        return true;
-    };
-    let Ok(status) = decode::read_status(status) else {
+/// Returns true if a record with this status may match. What has no status is left to the read of the record.
+fn may_match(status: Option<&Status>, filter: &Filter, now: Timestamp) -> bool {
+    let Some(status) = status else {
         return true;
     };
     let is_lapsed = status.state == State::Running && status.lease_until <= now;

@@ -7,13 +7,18 @@ local record, problem = load()
 if problem then
     return problem
 end
-if not is_live(record) or not ENDED[record.state] or record.fencing_token ~= ARGV[1] then
+if not is_live(record) or not ENDED[record.state] or record.fencing_token ~= tonumber(ARGV[1]) then
     return 0
 end
-local history = redis.call('HGET', KEY, 'history') or ''
+local sections, unreadable = read_sections()
+if unreadable then
+    return unreadable
+end
+local history = sections.h or ''
 if #history >= 4096 then
     return 0
 end
-local line = table.concat({ record.attempt, text(NOW), text(NOW), 'replayed', ARGV[2] }, ' ')
-redis.call('HSET', KEY, 'history', history .. line .. '\n')
+local line = table.concat({ text(record.attempt), text(NOW), text(NOW), 'replayed', ARGV[2] }, ' ')
+sections.h = history .. line .. '\n'
+write(record, join_sections(sections))
 return 1

@@ -1,6 +1,5 @@
 //! Reads for operators.
 
-use super::scripts::{self, ScriptCall};
 use super::{MAX_CONCURRENT, RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
@@ -18,10 +17,12 @@ impl OperatorStore for RedisStore {
         id: &RecordId,
         with_payloads: bool,
     ) -> Result<StepsOfRecord, StoreError> {
-        let key = self.key(id);
-        let call = ScriptCall::new(&scripts::STEPS_OF_RECORD, &key);
-        let answer = self.connection.run(&call, self.timeout).await?;
-        let saved = decode::steps(answer)?.unwrap_or_default();
+        let saved = match self.snapshot(id).await? {
+            Some(snapshot) if snapshot.record(id, None)?.is_some() => {
+                decode::steps(&snapshot.sections()?)
+            }
+            _ => Vec::new(),
+        };
         let (saved, unreadable) = Unreadable::sort(saved)?;
         let mut list: Vec<_> = saved
             .into_iter()

@@ -3,15 +3,15 @@
 --
 -- ARGV: transition, claim id, fencing token
 -- renew: lease
--- save: whether a repetition must be written (1 or 0), name and content of the step
--- complete: whether a repetition must be written (1 or 0), state, and the outcome where it has one
+-- save: content of the step's section
+-- complete: whether a repetition must be written (1 or 0), state, and the payload where the outcome has one
 
 local transition = ARGV[1]
 local record, problem = load()
 if problem then
     return problem
 end
-if not is_live(record) or record.claim_id ~= ARGV[2] or record.fencing_token ~= ARGV[3] then
+if not is_live(record) or not is_owned(record, ARGV[2], ARGV[3]) then
     return 0
 end
 if ENDED[record.state] then
@@ -20,34 +20,32 @@ if ENDED[record.state] then
     end
     -- WAIT waits for the last write of its connection. A new connection needs a write to wait for.
     if ARGV[4] == '1' then
-        write(record)
+        write_head(record)
     end
     return 1
 end
 
 if transition == 'save' then
-    local field = STEP .. ARGV[5]
-    if redis.call('HEXISTS', KEY, field) == 0 then
-        write(record, field, ARGV[6])
-    elseif ARGV[4] == '1' then
-        write(record)
-    end
+    -- The first section of a step counts, so a repetition changes nothing.
+    write_head(record)
+    redis.call('APPEND', KEY, section('s', ARGV[4]))
 elseif transition == 'renew' then
-    record.state, record.lease_until = 'running', text(NOW + ARGV[4])
-    write(record)
+    record.state, record.lease_until = 'r', NOW + ARGV[4]
+    write_head(record)
 elseif transition == 'complete' then
-    record.state, record.ended_at = ARGV[5], text(NOW)
-    if ARGV[6] then
-        write(record, 'outcome', ARGV[6])
-    else
-        write(record)
-    end
+    record.state, record.ended_at = ARGV[5], NOW
+    local sections = redis.call('GETRANGE', KEY, HEAD_LENGTH, -1)
+    write(record, ARGV[6] and sections .. section('p', ARGV[6]) or sections)
 elseif transition == 'release' then
-    local history = ended_attempt(record, 'released')
-    record.state, record.ended_at, record.claim_id = 'released', text(NOW), '-'
-    write(record, 'history', history)
+    local sections, unreadable = read_sections()
+    if unreadable then
+        return unreadable
+    end
+    end_attempt(record, sections, 'released')
+    record.state, record.ended_at, record.claim_id = 'l', NOW, nil
+    write(record, join_sections(sections))
 elseif transition == 'interrupt' then
-    record.state = 'interrupted'
-    write(record)
+    record.state = 'i'
+    write_head(record)
 end
 return 1

@@ -8,17 +8,18 @@ local record, problem = load()
 if problem then
     return problem
 end
-if not record or record.state == 'erased' then
+if not record or record.state == 'e' then
     return 'unchanged'
 end
 local at = expires_at(record)
 if at and at <= AS_OF then
+    local was_running = record.state == 'r'
     erase(record)
-    return record.state == 'running' and 'abandoned' or 'removed'
+    return was_running and 'abandoned' or 'removed'
 end
-if record.state == 'running' and record.on_crash ~= 'rerun' and record.lease_until + record.retention <= AS_OF then
-    record.state = 'interrupted'
-    write(record)
+if record.state == 'r' and record.on_crash ~= 'r' and record.lease_until + record.retention <= AS_OF then
+    record.state = 'i'
+    write_head(record)
     return 'interrupted'
 end
 return 'unchanged'

@@ -4,12 +4,11 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
 
-use redis::{Value, cmd};
+use redis::Value;
 use tokio::task::JoinSet;
 
 use super::audit::PurgeNote;
 use super::connection::Primary;
-use super::decode::read_status;
 use super::scan::ScanBatch;
 use super::scripts::{self, ScriptCall};
 use super::{MAX_CONCURRENT, RedisStore, errors};
@@ -112,28 +111,19 @@ impl RedisStore {
         if found.ids.is_empty() {
             return Ok(found);
         }
-        let read_status_of = |id| {
-            let mut command = cmd("HGET");
-            command.arg(self.key(id)).arg("status");
-            command
-        };
-        let commands = found.ids.iter().map(read_status_of).collect();
-        let answers = self.connection.read_each(commands, self.timeout).await?;
+        let statuses = self.statuses(&found.ids).await?;
         let as_of = found.now.min(as_of);
         // A key that cannot be read, because it is moving to another node or is not a record, is left for the next
         // walk.
-        let is_due = |answer: Value| {
-            let Value::BulkString(status) = answer else {
-                return false;
-            };
-            read_status(&status).is_ok_and(|status| due_at(&status).is_some_and(|at| at <= as_of))
+        let is_due = |status: Option<Status>| {
+            status.is_some_and(|status| due_at(&status).is_some_and(|at| at <= as_of))
         };
         Ok(ScanBatch {
             ids: found
                 .ids
                 .into_iter()
-                .zip(answers)
-                .filter_map(|(id, answer)| is_due(answer).then_some(id))
+                .zip(statuses)
+                .filter_map(|(id, status)| is_due(status).then_some(id))
                 .collect(),
             ..found
         })

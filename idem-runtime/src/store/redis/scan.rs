@@ -1,10 +1,10 @@
 //! Scan for the keys of records, by listing, counting and purging.
 
-use redis::{Value, cmd};
+use redis::cmd;
 
 use super::RedisStore;
 use super::connection::Primary;
-use super::decode::in_micros;
+use super::decode::time as time_of;
 use super::errors::unreadable;
 use crate::error::StoreError;
 use crate::key::RecordId;
@@ -59,7 +59,7 @@ impl RedisStore {
         for primary in self.connection.primaries(self.timeout).await? {
             let time = [cmd("TIME")];
             let [time] = self.connection.ask(&primary, time, self.timeout).await?;
-            let time = timestamp(time)?;
+            let time = time_of(time).ok_or_else(unreadable)?;
             earliest = Some(earliest.map_or(time, |it: Timestamp| it.min(time)));
         }
         earliest.ok_or_else(unreadable)
@@ -82,7 +82,7 @@ impl RedisStore {
         let (cursor, keys): (Vec<u8>, Vec<Vec<u8>>) =
             redis::from_redis_value(found).map_err(|_| unreadable())?;
         Ok(ScanBatch {
-            now: timestamp(time)?,
+            now: time_of(time).ok_or_else(unreadable)?,
             ids: keys.iter().filter_map(|key| self.id_of_key(key)).collect(),
             audits: keys
                 .iter()
@@ -91,12 +91,6 @@ impl RedisStore {
             cursor,
         })
     }
-}
-
-/// Reads the answer to `TIME`.
-fn timestamp(time: Value) -> Result<Timestamp, StoreError> {
-    let (seconds, micros) = redis::from_redis_value(time).map_err(|_| unreadable())?;
-    Ok(Timestamp::from_micros(in_micros(seconds, micros)))
 }
 
 /// Keys of a scan, as ids of records.

@@ -1,12 +1,11 @@
 //! Scripts, and calls of them.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use redis::{Arg, Cmd, Script, cmd};
 
-use crate::key::hex;
-use crate::record::{MemberDigests, Observation, Outcome, Owner, OwnerLabel, micros};
+use super::layout::{policy_letter, span, state_letter};
+use crate::record::{ClaimId, MemberDigests, Observation, Outcome, Owner, OwnerLabel};
 use crate::store::{ClaimRequest, encoding};
 
 macro_rules! script {
@@ -16,35 +15,16 @@ macro_rules! script {
     };
 }
 
-script!(
-    CLAIM,
-    "prelude_full.lua",
-    "claim_absent.lua",
-    "record.lua",
-    "claim.lua"
-);
-script!(
-    OWNER_OPS,
-    "prelude.lua",
-    "complete.lua",
-    "record.lua",
-    "owner_ops.lua"
-);
-script!(RESOLVE, "prelude.lua", "record.lua", "resolve.lua");
-script!(GET, "prelude_full.lua", "record.lua", "get.lua");
-script!(SUMMARY, "prelude.lua", "record.lua", "summary.lua");
-script!(ATTEMPTS, "prelude.lua", "record.lua", "attempts.lua");
-script!(NOTE_REPLAY, "prelude.lua", "record.lua", "note_replay.lua");
+script!(CLAIM, "record.lua", "claim.lua");
+script!(COMPLETE, "complete.lua");
+script!(OWNER_OPS, "record.lua", "owner_ops.lua");
+script!(RESOLVE, "record.lua", "resolve.lua");
+script!(READ, "read.lua");
+script!(SUMMARY, "summary.lua");
+script!(NOTE_REPLAY, "record.lua", "note_replay.lua");
 script!(AUDIT, "audit.lua");
 script!(NOTE_PURGE, "note_purge.lua");
-script!(PURGE, "prelude.lua", "record.lua", "purge.lua");
-script!(
-    STEPS_OF_RECORD,
-    "prelude.lua",
-    "record.lua",
-    "steps_of_record.lua"
-);
-script!(SAVED_STEPS, "prelude.lua", "record.lua", "saved_steps.lua");
+script!(PURGE, "record.lua", "purge.lua");
 
 /// Script that a server runs by the hash of its text.
 pub(in crate::store) struct LoadableScript {
@@ -106,30 +86,30 @@ impl ScriptCall {
     }
 
     pub(super) fn claim(self, claim: &ClaimRequest) -> Self {
-        self.text(&hex::encode(claim.claim_id.as_bytes()))
+        self.bytes(claim.claim_id.as_bytes())
             .number(span(claim.lease))
             .number(span(claim.retention))
-            .text(claim.on_crash.as_str())
+            .bytes(&[policy_letter(claim.on_crash)])
             .bytes(&encoding::request(&claim.fingerprint, &claim.identity))
             .text(claim.owner_label.as_ref().map_or("", OwnerLabel::as_str))
             .bytes(claim.members.as_ref().map_or(&[], MemberDigests::as_bytes))
     }
 
     pub(super) fn owner(self, owner: &Owner) -> Self {
-        self.text(&hex::encode(owner.claim_id.as_bytes()))
+        self.bytes(owner.claim_id.as_bytes())
             .number(owner.fencing_token.number())
     }
 
     pub(super) fn observation(self, observed: &Observation) -> Self {
-        let claim_id = observed.claim_id.map(|it| hex::encode(it.as_bytes()));
-        self.text(observed.state.as_str())
-            .text(claim_id.as_deref().unwrap_or("-"))
+        let claim_id = observed.claim_id.as_ref().map(ClaimId::as_bytes);
+        self.bytes(&[state_letter(observed.state)])
+            .bytes(claim_id.map_or(&[], |it| &it[..]))
             .number(observed.fencing_token.number())
             .number(observed.lease_until.as_micros())
     }
 
     pub(super) fn outcome(self, outcome: &Outcome) -> Self {
-        let call = self.text(outcome.state().as_str());
+        let call = self.bytes(&[state_letter(outcome.state())]);
         match outcome.payload() {
             Some(payload) => call.bytes(&payload.to_bytes()),
             None => call,
@@ -159,24 +139,5 @@ impl ScriptCall {
             }
         }
         by_text
-    }
-}
-
-/// Duration as stored, in microseconds. It is limited to 101 years, because Lua's numbers are exact only up to 2^53: a
-/// time plus two durations is exact until the year 2052, and a time plus one duration until 2154.
-pub(super) fn span(duration: Duration) -> i64 {
-    micros(duration).min(3_200_000_000_000_000)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_and_two_spans_are_whole_numbers_in_lua() {
-        let now = micros(Duration::from_secs(2_500_000_000));
-        assert!(now + 2 * span(Duration::MAX) < 1 << 53);
-        assert!(span(Duration::MAX) > micros(Duration::from_secs(100 * 365 * 24 * 3600)));
-        assert_eq!(span(Duration::from_micros(7)), 7);
     }
 }

@@ -1,21 +1,7 @@
--- Reads a record without its result, atomically: with separate reads, the owner could be the one of the next attempt. The
--- result stays on the server, which tells its codec and its size.
+-- Reads the beginning of a record, which has everything except a long result and its steps.
 
-local record, problem = load()
-if problem then
-    return problem
-end
-if not is_live(record) then
-    return false
-end
-local fields = redis.call('HMGET', KEY, 'request', 'outcome', 'owner')
-local outcome = fields[2]
-local codec, size = false, 0
-if outcome then
-    -- The length of the codec, a colon, the codec, and the result.
-    local colon = string.find(outcome, ':', 1, true) or 0
-    local length = tonumber(string.sub(outcome, 1, colon - 1)) or 0
-    codec = string.sub(outcome, 1, colon + length)
-    size = #outcome - #codec
-end
-return { { TIME[1] .. ' ' .. TIME[2] .. ' ' .. STATUS, fields[1] or '', codec }, size, fields[3] }
+local beginning = redis.call('GETRANGE', KEYS[1], 0, 4095)
+return {
+    redis.call('TIME'), redis.call('PEXPIRETIME', KEYS[1]), beginning ~= '' and beginning,
+    redis.call('STRLEN', KEYS[1]),
+}

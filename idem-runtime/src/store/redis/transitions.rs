@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::Value;
 
-use super::scripts::{self, ScriptCall, span};
+use super::layout::{self, Snapshot, span};
+use super::scripts::{self, ScriptCall};
 use super::{RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
@@ -31,6 +32,21 @@ impl RedisStore {
         }
     }
 
+    /// Reads a record with the server's time and the expiry of its key.
+    pub(super) async fn snapshot(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
+        let key = self.key(id);
+        let call = ScriptCall::new(&scripts::READ, &key);
+        decode::snapshot(self.read(&call).await?)
+    }
+
+    /// Call of a transition that only the owner may make, and that changes the record as its first claim wrote it.
+    fn owner_op(&self, name: &str, owner: &Owner) -> ScriptCall {
+        self.first_claims.forget(&owner.id);
+        ScriptCall::new(&scripts::OWNER_OPS, &self.key(&owner.id))
+            .text(name)
+            .owner(owner)
+    }
+
     async fn fenced(&self, call: &ScriptCall) -> Result<FencedWrite, StoreError> {
         Ok(if decode::took_effect(&self.write(call).await?)? {
             FencedWrite::Applied
@@ -54,6 +70,11 @@ impl Store for RedisStore {
         {
             return Ok(ClaimOutcome::Existing(Box::new(record)));
         }
+        if self.replica_wait.is_none()
+            && let Some(outcome) = self.claim_natively(claim).await?
+        {
+            return Ok(outcome);
+        }
         let key = self.key(&claim.id);
         let call = ScriptCall::new(&scripts::CLAIM, &key).claim(claim);
         decode::claim_outcome(claim, self.write(&call).await?)
@@ -72,37 +93,27 @@ impl Store for RedisStore {
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<FencedWrite, StoreError> {
-        let key = self.key(&owner.id);
-        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
-            .text("renew")
-            .owner(owner);
+        let call = self.owner_op("renew", owner);
         self.fenced(&call.number(span(lease))).await
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        let key = self.key(&owner.id);
-        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
-            .text("complete")
-            .owner(owner)
+        if let Some(completed) = self.complete_first(owner, outcome).await? {
+            return Ok(completed);
+        }
+        let call = self
+            .owner_op("complete", owner)
             .number(self.replica_wait.is_some().into())
             .outcome(outcome);
         self.fenced(&call).await
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        let key = self.key(&owner.id);
-        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
-            .text("release")
-            .owner(owner);
-        self.fenced(&call).await
+        self.fenced(&self.owner_op("release", owner)).await
     }
 
     async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        let key = self.key(&owner.id);
-        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
-            .text("interrupt")
-            .owner(owner);
-        self.fenced(&call).await
+        self.fenced(&self.owner_op("interrupt", owner)).await
     }
 
     async fn resolve(
@@ -114,8 +125,10 @@ impl Store for RedisStore {
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        let key = self.key(id);
-        decode::record_if_any(id, self.read(&ScriptCall::new(&scripts::GET, &key)).await?)
+        match self.snapshot(id).await? {
+            Some(snapshot) => snapshot.record(id, None),
+            None => Ok(None),
+        }
     }
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
@@ -154,9 +167,10 @@ impl Store for RedisStore {
 #[async_trait]
 impl AttemptStore for RedisStore {
     async fn attempts(&self, id: &RecordId) -> Result<Option<Attempts>, StoreError> {
-        let key = self.key(id);
-        let call = ScriptCall::new(&scripts::ATTEMPTS, &key);
-        decode::attempts(id, self.read(&call).await?)
+        match self.snapshot(id).await? {
+            Some(snapshot) => decode::attempts(id, &snapshot),
+            None => Ok(None),
+        }
     }
 
     async fn note_replay(
@@ -181,19 +195,16 @@ impl StepStore for RedisStore {
         name: &str,
         payload: &Payload,
     ) -> Result<FencedWrite, StoreError> {
-        let (key, content) = (self.key(&owner.id), payload.to_bytes());
-        let call = ScriptCall::new(&scripts::OWNER_OPS, &key)
-            .text("save")
-            .owner(owner)
-            .number(self.replica_wait.is_some().into())
-            .text(name)
-            .bytes(&content);
+        let call = self
+            .owner_op("save", owner)
+            .bytes(&layout::step(name, payload));
         self.fenced(&call).await
     }
 
     async fn saved_steps(&self, owner: &Owner) -> Result<Option<Vec<SavedStep>>, StoreError> {
-        let key = self.key(&owner.id);
-        let call = ScriptCall::new(&scripts::SAVED_STEPS, &key).owner(owner);
-        decode::saved_steps(self.read(&call).await?)
+        match self.snapshot(&owner.id).await? {
+            Some(snapshot) => decode::saved_steps(owner, &snapshot),
+            None => Ok(None),
+        }
     }
 }
