@@ -2,7 +2,7 @@
 //! with distinct keys.
 //!
 //! A first call is compared with the statements that it sends, sent by hand through the same pool; on Redis with its
-//! two scripts. A further row shows the cost of handwritten statements. They have the same columns and indexes, but
+//! commands. A further row shows the cost of handwritten statements. They have the same columns and indexes, but
 //! they take the time from the process, may reuse the number of a deleted record, and return nothing. A replay is
 //! compared with the shortest read of a record by its primary key, on Redis `GET`.
 //!
@@ -42,7 +42,7 @@ const SQLITE_REPLAY: Limits = Limits::ratio(1.30, 1.05);
 const MARIADB_REPLAY: Limits = Limits::ratio(2.30, 1.10);
 /// A replay on MySQL takes two round trips: the insert that finds a duplicate, and the read.
 const MYSQL_REPLAY: Limits = Limits::ratio(3.50, 1.10);
-/// Limits of a script's cost, relative to a command: for one call, and for many concurrent calls.
+/// Limits of the cost of a claim, relative to `GET`: for one call, and for many concurrent calls.
 const REDIS_REPLAY: Limits = Limits::ratio(1.50, 1.10);
 const REDIS_REPLAYS: Limits = Limits::ratio(3.00, 1.10);
 /// Stored form of an empty result.
@@ -499,71 +499,87 @@ const COMPLETE: &str = "local there = redis.call('GET', KEYS[1]) \
     if there ~= 'running ' .. ARGV[1] .. ' ' .. ARGV[2] then return 0 end \
     redis.call('SET', KEYS[1], 'completed ' .. ARGV[2] .. ARGV[3], 'PX', 86400000) return 1";
 
-/// Loads a script of the store.
-macro_rules! script {
-    ($($file:literal),+) => {
-        Arc::new(redis::Script::new(concat!(
-            $(include_str!(concat!("../../../idem-runtime/src/store/redis/", $file))),+
-        )))
-    };
+/// Script of the store for servers without `SET IFEQ`.
+const COMPLETE_FIRST: &str = include_str!("../../../idem-runtime/src/store/redis/complete.lua");
+
+/// Value of a first claim, as the store writes it.
+fn first_claim(number: i64, key: &str) -> Vec<u8> {
+    let mut request = fingerprint(number);
+    // Other contestants write different values under the id.
+    request.extend(format!("bench.operation\n{key}\n").as_bytes());
+    let mut value = b"\xfe\x01rrf".to_vec();
+    value.extend(i128::from(number).to_be_bytes());
+    value.extend([0; 16]);
+    value.extend(LEASE.to_be_bytes());
+    value.extend(RETENTION.to_be_bytes());
+    value.extend(1_u32.to_be_bytes());
+    push_section(&mut value, b'q', &request);
+    value
 }
 
-/// Scripts that the store sends for a first call and for a replay, by hand.
-async fn own_scripts(
+fn push_section(value: &mut Vec<u8>, tag: u8, content: &[u8]) {
+    value.push(tag);
+    value.extend(u32::try_from(content.len()).unwrap().to_be_bytes());
+    value.extend(content);
+}
+
+/// Commands that the store sends for a first call and for a replay, by hand.
+async fn own_commands(
     connection: &ConnectionManager,
     store: &RedisStore,
 ) -> (Contestant, Contestant) {
-    let claim = script!(
-        "prelude_full.lua",
-        "claim_absent.lua",
-        "record.lua",
-        "claim.lua"
-    );
-    let complete = script!("prelude.lua", "complete.lua", "record.lua", "owner_ops.lua");
+    let script = Arc::new(redis::Script::new(COMPLETE_FIRST));
     let idem = Idem::new(store.clone()).erased();
     annotated(&idem, "sent", "").await.unwrap();
-    let known: Vec<bool> = redis::cmd("SCRIPT")
+    let [by_script]: [bool; 1] = redis::cmd("SCRIPT")
         .arg("EXISTS")
-        .arg(&[claim.get_hash(), complete.get_hash()])
+        .arg(script.get_hash())
         .query_async(&mut connection.clone())
         .await
         .unwrap();
-    assert_eq!(known, [true; 2], "the store has sent other scripts");
-    let run = |completes| -> Box<dyn Fn(i64) -> Work> {
-        let (claim, complete) = (Arc::clone(&claim), Arc::clone(&complete));
-        let connection = connection.clone();
+    let run = |completes: bool| -> Box<dyn Fn(i64) -> Work> {
+        let (script, connection) = (Arc::clone(&script), connection.clone());
         Box::new(move |number| {
-            let (claim, complete) = (Arc::clone(&claim), Arc::clone(&complete));
-            let mut connection = connection.clone();
+            let (script, mut connection) = (Arc::clone(&script), connection.clone());
             Box::pin(async move {
-                // Other contestants write different values under the id.
                 let key = key(number);
-                let claim_id = format!("{number:032x}");
-                let mut about = fingerprint(number);
-                about.extend(format!("bench.operation\n{key}\n").as_bytes());
-                let mut step = claim.key(&key);
-                step.arg(&claim_id).arg(LEASE).arg(RETENTION).arg("rerun");
-                // Without a label of the owner and digests of members.
-                step.arg(about).arg("").arg("");
-                let claimed: redis::Value = step.invoke_async(&mut connection).await.unwrap();
-                if completes {
-                    let head: String = redis::from_redis_value(claimed).unwrap();
-                    let fencing_token = head.split(' ').nth(6).unwrap();
-                    let mut step = complete.key(&key);
-                    step.arg("complete")
-                        .arg(&claim_id)
-                        .arg(fencing_token)
-                        .arg(0);
-                    let step = step.arg("completed").arg([b"4:json", RESULT].concat());
+                let claim = first_claim(number, &key);
+                let mut pipeline = redis::pipe();
+                let set = pipeline.cmd("SET").arg(&key).arg(&claim);
+                set.arg("NX").arg("GET").arg("PX");
+                set.arg((LEASE + RETENTION) / 1000);
+                pipeline.cmd("PEXPIRETIME").arg(&key);
+                pipeline.cmd("PTTL").arg(&key);
+                let claimed = pipeline.query_async(&mut connection).await;
+                let (_, expiry, _): (Option<Vec<u8>>, i64, i64) = claimed.unwrap();
+                if !completes {
+                    return;
+                }
+                let claimed_at = expiry * 1000 - LEASE - RETENTION;
+                let mut value = claim.clone();
+                (value[2], value[4]) = (b'c', b'o');
+                value[21..29].copy_from_slice(&claimed_at.to_be_bytes());
+                value[29..37].copy_from_slice(&claimed_at.to_be_bytes());
+                value[37..45].copy_from_slice(&(claimed_at + LEASE).to_be_bytes());
+                push_section(&mut value, b'p', &[b"4:json", RESULT].concat());
+                if by_script {
+                    let mut step = script.key(&key);
+                    let step = step.arg(&claim).arg(&value).arg(RETENTION / 1000);
                     let completed: i64 = step.invoke_async(&mut connection).await.unwrap();
                     assert_eq!(completed, 1);
+                } else {
+                    let mut set = redis::cmd("SET");
+                    set.arg(&key).arg(&value).arg("IFEQ").arg(&claim);
+                    set.arg("PX").arg(RETENTION / 1000);
+                    let completed: String = set.query_async(&mut connection).await.unwrap();
+                    assert_eq!(completed, "OK");
                 }
             })
         })
     };
     (
-        Contestant("its own scripts by hand", run(true)),
-        Contestant("its own script by hand", run(false)),
+        Contestant("its own commands by hand", run(true)),
+        Contestant("its own claim by hand", run(false)),
     )
 }
 
@@ -610,7 +626,7 @@ async fn on_redis(url: &str) -> Bed {
             })
         })
     };
-    let (own, own_claim) = own_scripts(&connection, &store).await;
+    let (own, own_claim) = own_commands(&connection, &store).await;
     Bed {
         name: "Redis",
         idem: Idem::new(store).erased(),
