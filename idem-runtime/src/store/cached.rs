@@ -117,7 +117,7 @@ impl<S: Store> Cached<S> {
     }
 
     /// Caches records in this Redis, or Valkey, so that all processes that use the same cache name replay them.
-    /// Supports version 6.2 and later: one server, a cluster, or servers with failover at one address. Takes a
+    /// Supports version 7.0 and later: one server, a cluster, or servers with failover at one address. Takes a
     /// `ConnectionManager`, or with feature `redis-cluster` a `ClusterConnection`.
     ///
     /// The **name** identifies the inner store, and two stores must never share a name. A record is found only by its

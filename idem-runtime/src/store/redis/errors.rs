@@ -294,6 +294,7 @@ mod tests {
             ("BUSY", StoreErrorKind::Conflict),
             ("WRONGTYPE", StoreErrorKind::Corrupt),
             ("IDEMCORRUPT", StoreErrorKind::Corrupt),
+            ("IDEMLAYOUT", StoreErrorKind::Corrupt),
             ("ERR", StoreErrorKind::Other),
         ] {
             assert_eq!(kind(code, "something"), expected, "{code}");
@@ -302,6 +303,18 @@ mod tests {
 
     fn source(code: &str, detail: &str) -> RedisError {
         redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
+    }
+
+    #[test]
+    fn a_server_that_is_too_old_is_named() {
+        for detail in [
+            "Error running script (call to f_1): @user_script:1: @user_script: 1: Unknown Redis command called from Lua script",
+            "Unknown Redis command called from script script: 88, on @user_script:1.",
+        ] {
+            let error = error(source("ERR", detail));
+            assert_eq!(error.kind(), StoreErrorKind::Schema, "{detail}");
+            assert!(error.to_string().contains("7.0 or later"), "{error}");
+        }
     }
 
     #[test]
