@@ -160,9 +160,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     Setting::admin(
         "no_writes",
-        &["ACL SETUSER {user} on >secret ~idem:* +@all -setrange"],
+        &["ACL SETUSER {user} on >secret ~idem:* +@all -set"],
     )
-    .but(Refused("may not", "SETRANGE")),
+    .but(Refused("may not", "SET")),
     Setting::admin(
         "no_scripts",
         &["ACL SETUSER {user} on >secret ~* +@all -eval -evalsha"],

@@ -57,7 +57,8 @@ use scripts::ScriptCall;
 /// `SET` with `NX` and `GET`, and so is the replay of its record. Its completion is `SET` with `IFEQ` on servers that
 /// have it (Valkey 8.1, Redis 8.4), and a short script on others. All other transitions are scripts, which are loaded
 /// when a server does not know them. They may take one more round trip, after a claim that the native command could not
-/// decide. Other policies, shorter durations and [`wait_for_replicas`](Self::wait_for_replicas) use scripts alone.
+/// decide, and before the first claim of a store. Other policies, shorter durations and
+/// [`wait_for_replicas`](Self::wait_for_replicas) use scripts alone.
 ///
 /// # Privileges
 ///

@@ -8,7 +8,7 @@ use idem_runtime::record::{ClaimId, FencingToken, Outcome, Owner};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved, StepStore,
 };
-use idem_runtime::{OnCrash, RedisStore, State, Store};
+use idem_runtime::{OnCrash, RedisStore, State, Store, StoreErrorKind};
 use idem_servers::{Options, Server};
 use idem_tests::proxy::{Loss, Proxy};
 
@@ -18,6 +18,8 @@ use crate::records::{self, HOUR, outcome};
 async fn server() -> (Server, RedisStore, MultiplexedConnection) {
     let server = Server::redis(&Options::fast()).unwrap();
     let store = RedisStore::connect(&server.url()).await.unwrap();
+    // The first claim of a store runs a script as well.
+    own(&store, &records::fresh()).await;
     let client = Client::open(server.url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
     (server, store, connection)
@@ -86,6 +88,22 @@ async fn first_calls_and_replays_run_no_script_that_a_command_can_replace() {
     }
 }
 
+/// Otherwise its body would run, and its outcome could not be stored.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_user_who_may_not_run_scripts_claims_nothing() {
+    let (server, _, mut connection) = server().await;
+    let user = "ACL SETUSER plain on >secret ~* +@all -eval -evalsha";
+    server.query(user).unwrap();
+    let url = server.url().replace("redis://", "redis://plain:secret@");
+    let store = RedisStore::connect(&url).await.unwrap();
+    let claim = records::fresh();
+    let error = store.claim(&claim).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error:?}");
+    let found: u64 = ask(&mut connection, &["EXISTS", &key("idem:", &claim)]).await;
+    assert_eq!(found, 0);
+}
+
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_claim_whose_reply_is_lost_is_granted_again_with_its_token() {
@@ -95,6 +113,7 @@ async fn a_claim_whose_reply_is_lost_is_granted_again_with_its_token() {
     let through = RedisStore::connect(&format!("redis://{}/", proxy.address()))
         .await
         .unwrap();
+    own(&through, &records::fresh()).await;
     let claim = claim(OnCrash::Rerun);
     proxy.lose(Loss::Reply);
     let error = through.claim(&claim).await.unwrap_err();

@@ -30,6 +30,9 @@ const MAX_CLAIMS: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct FirstClaims {
     claims: Mutex<Generations>,
+    /// True if the server has run a script. Before the first claim it has to: a user who may not run scripts is refused
+    /// before a body runs whose outcome could then not be stored.
+    runs_scripts: AtomicBool,
     /// True if a server has refused `SET` with `IFEQ`, so that a script compares instead. A cluster may have servers of
     /// several versions, so this holds for all of them.
     lacks_ifeq: AtomicBool,
@@ -82,8 +85,17 @@ impl RedisStore {
         &self,
         claim: &ClaimRequest,
     ) -> Result<Option<ClaimOutcome>, StoreError> {
-        if claim.on_crash != OnCrash::Rerun || claim.lease < MIN_LEASE || claim.retention < GRACE {
+        let is_plain = claim.on_crash == OnCrash::Rerun
+            && claim.lease >= MIN_LEASE
+            && claim.retention >= GRACE;
+        if !is_plain {
             return Ok(None);
+        }
+        if !self.first_claims.runs_scripts.load(Ordering::Relaxed) {
+            self.snapshot(&claim.id).await?;
+            self.first_claims
+                .runs_scripts
+                .store(true, Ordering::Relaxed);
         }
         let (key, first) = (self.key(&claim.id), FirstClaim::of(claim));
         let mut pipeline = redis::Pipeline::with_capacity(3);
