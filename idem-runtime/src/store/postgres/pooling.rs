@@ -68,8 +68,11 @@ async fn compare(
     for _ in 0..ROUNDS {
         let before = text(first, PROCESS).await?;
         // The open transaction keeps the connection of the server from the first client.
-        if sqlx::raw_sql("BEGIN").execute(&mut *second).await.is_err() {
-            return Ok(Pooling::Statements);
+        if let Err(refused) = sqlx::raw_sql("BEGIN").execute(&mut *second).await {
+            return match refuses_transactions(&refused) {
+                true => Ok(Pooling::Statements),
+                false => Err(error(refused)),
+            };
         }
         let of_second = text(second, PROCESS).await?;
         let after = text(first, PROCESS).await?;
@@ -84,6 +87,12 @@ async fn compare(
         }
     }
     Ok(Pooling::None)
+}
+
+/// Returns true if PgBouncer in statement mode refuses a transaction. Any other error says nothing about the mode.
+fn refuses_transactions(refused: &sqlx::Error) -> bool {
+    let answer = refused.as_database_error();
+    answer.is_some_and(|answer| answer.message().contains("statement pooling mode"))
 }
 
 /// Detects whether the pooler knows the prepared statements of this client, which is in a transaction.
