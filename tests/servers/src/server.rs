@@ -452,9 +452,15 @@ impl std::error::Error for Died {}
 /// permanent.
 fn is_temporary(error: &anyhow::Error) -> bool {
     let is_leftover = |died: &Died| {
-        ["still in use", "already in use", "already exists"]
-            .iter()
-            .any(|it| died.0.contains(it))
+        // The last one is said by each old connection of PostgreSQL. Of many, they push the reason out of the end of the log.
+        [
+            "still in use",
+            "already in use",
+            "already exists",
+            "unexpected postmaster exit",
+        ]
+        .iter()
+        .any(|it| died.0.contains(it))
     };
     error.downcast_ref::<Died>().is_some_and(is_leftover)
 }
