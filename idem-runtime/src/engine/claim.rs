@@ -216,10 +216,7 @@ impl<'o> Claimer<'o> {
 
     /// Time at which a duplicate stops waiting.
     fn deadline(&self) -> Instant {
-        let waited = later(self.begun, self.call.wait);
-        self.call
-            .deadline
-            .map_or(waited, |deadline| deadline.min(waited))
+        self.call.by_deadline(later(self.begun, self.call.wait))
     }
 
     fn joins(&self) -> bool {

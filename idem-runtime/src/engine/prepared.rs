@@ -52,6 +52,11 @@ impl Prepared {
         }
     }
 
+    /// The earlier of this time and the call's deadline.
+    pub(super) fn by_deadline(&self, time: Instant) -> Instant {
+        self.deadline.map_or(time, |deadline| deadline.min(time))
+    }
+
     /// Time limit of a store call that is of no use after the call's deadline.
     pub(super) fn time_left(&self, limit: Duration) -> Duration {
         let left = self.deadline.map(|it| it.duration_since(Instant::now()));

@@ -117,8 +117,7 @@ impl SentClaims {
             };
             call.check_deadline()?;
             let patience = later(sent_at, call.engine.policy.store_patience);
-            let until = call.deadline.map_or(patience, |it| it.min(patience));
-            let retries = retries.get_or_insert_with(|| Retries::until(until));
+            let retries = retries.get_or_insert_with(|| Retries::until(call.by_deadline(patience)));
             // Boxed, because a timer is larger than the rest of a waiting call's state.
             Box::pin(retries.pause_after(error)).await?;
         }
@@ -206,8 +205,8 @@ async fn admit(call: &Arc<Prepared>) -> Result<Option<Permit>, Error> {
     if engine.store.answers_at_once() {
         return Ok(None);
     }
-    let capacity = engine.store.claim_concurrency().max(1);
-    if let Some(permit) = engine.admission.try_admit(capacity) {
+    let capacity = || engine.store.claim_concurrency().max(1);
+    if let Some(permit) = engine.admission.try_admit(capacity()) {
         return Ok(Some(permit));
     }
     let _queued = call.metrics.raise(Level::QueuedCalls);
@@ -215,8 +214,7 @@ async fn admit(call: &Arc<Prepared>) -> Result<Option<Permit>, Error> {
     // Boxed, like everything that a call does not need below the capacity of the store.
     let permit = Box::pin(engine.admission.admit(operation, call.deadline)).await?;
     // It may have learnt more about its server in the meantime.
-    let capacity = engine.store.claim_concurrency().max(1);
-    engine.admission.set_capacity(capacity);
+    engine.admission.set_capacity(capacity());
     Ok(Some(permit))
 }
 

@@ -74,7 +74,7 @@ impl Claimer<'_> {
             Phase::Claiming if now >= patience => Ok(WaiterAction::Claim),
             Phase::Claiming => {
                 self.call.check_deadline()?;
-                let end = self.call.deadline.map_or(patience, |it| it.min(patience));
+                let end = self.call.by_deadline(patience);
                 Ok(WaiterAction::WaitForClaim(end))
             }
             Phase::Running => self.wait_for_body(leader, now),
