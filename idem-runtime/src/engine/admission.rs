@@ -31,7 +31,7 @@ use crate::timing::{later, timed_out};
 
 /// Time that the first call waits before the last one comes first.
 const CONGESTED: Duration = Duration::from_millis(100);
-/// Largest number of calls that wait. Beyond it, the one that has waited longest is refused.
+/// Largest number of calls that wait. Beyond it, the operation with the most of them loses the one that has waited longest.
 const MAX_WAITING: usize = 32_768;
 /// Bounds of the time after which a refused call may be repeated.
 const RETRY_AFTER: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -61,7 +61,7 @@ struct Queue {
     lanes: VecDeque<Lane>,
     waiting: usize,
     next_place: u64,
-    /// Typical time, in seconds, from a permit to its return.
+    /// Typical time, in seconds, from a permit to the answer of the store.
     typical: f64,
 }
 
