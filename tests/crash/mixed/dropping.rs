@@ -153,7 +153,8 @@ impl Attempted<'_> {
                 self.suspect(if waited { "late" } else { "failed" }, begun_at, error);
             }
             Some(Ok(_)) if kind == "unrecorded" && self.is_unrelated => {
-                self.suspect("unrecorded", begun_at, &took);
+                let waited = !self.is_bounded && took > PROMPT;
+                self.suspect(if waited { "late" } else { "unrecorded" }, begun_at, &took);
             }
             Some(Err(_))
                 if kind == "interrupted" && book.is_own(key) && !book.has_started(mode, key) =>
