@@ -152,11 +152,14 @@ async fn judge_on<S: Database>(
     address: &str,
     answers: Answers,
 ) -> anyhow::Result<Report> {
-    // A pooler repeats for a while what the server said when it started.
-    let connected = until_it_answers(|| S::connect(address));
-    let (store, pool) = tokio::time::timeout(PATIENCE, connected).await?;
+    // A pooler repeats for a while what the server said when it started, and only to a statement.
+    let read = until_it_answers(|| async {
+        let (store, pool) = S::connect(address).await?;
+        let ledger = S::ledger(&pool).await?;
+        Ok((store, pool, ledger))
+    });
+    let (store, pool, ledger) = tokio::time::timeout(PATIENCE, read).await?;
     let idem = Idem::new(store);
-    let ledger = S::ledger(&pool).await?;
     let records = states(&idem).await?;
     let mut acknowledged: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for ((_, key), receipts) in answers.receipts {
