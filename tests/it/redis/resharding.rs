@@ -14,6 +14,8 @@ use super::failover::{slot, slots_of};
 use super::key;
 use crate::records::{HOUR, claim, outcome, own};
 
+/// Far more than a purge takes on a busy machine.
+const PURGED_WITHIN: Duration = Duration::from_secs(60);
 const PREFIX: &str = "idem:";
 /// Number of records: enough for two of them to share a slot, and for each node to have some.
 const RECORDS: usize = 400;
@@ -104,7 +106,8 @@ async fn purges_lists_and_claims_work_while_a_slot_moves() {
     let urls = cluster.urls();
     let store = RedisStore::connect_cluster(urls.iter().map(String::as_str))
         .await
-        .unwrap();
+        .unwrap()
+        .with_timeout(PURGED_WITHIN);
     let claims: Vec<_> = (0..RECORDS).map(abandoned).collect();
     for claim in &claims {
         own(&store, claim).await;
@@ -114,7 +117,7 @@ async fn purges_lists_and_claims_work_while_a_slot_moves() {
     open.migrate(&key(PREFIX, &moved));
 
     // A purge skips keys that are just being moved, and a later purge finds them on either node.
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PURGED_WITHIN;
     let mut marked = 0;
     for _ in 0..14 {
         marked += purge_all(&store).await;

@@ -1,6 +1,7 @@
 //! Duplicates that arrive while the first call is in its transaction.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use idem_runtime::{Call, Error, Source, Timestamp, with_provenance};
@@ -77,16 +78,37 @@ async fn held<S: Orders>(
     (gate, calls)
 }
 
+/// Number of times that a call of another handle is woken before it certainly waits: more often than by a claim.
+const WAKES: usize = 40;
+
 /// Makes a call that waits. The first call ends only after that.
 async fn wait_for<S: Orders>(
+    first: &Arc<Shop<S>>,
     shop: &Arc<Shop<S>>,
     gate: &Gate,
 ) -> (Result<(u32, i64, String), Failure>, Source) {
-    let waiting = with_provenance(order_waiting(shop, "a", 5, Then::Succeed, LONG));
-    tokio::pin!(waiting);
-    // Long enough for the call to read the record and start to wait.
-    let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting);
-    early.await.expect_err("the first call holds the record");
+    let mut waiting = Box::pin(with_provenance(order_waiting(
+        shop,
+        "a",
+        5,
+        Then::Succeed,
+        LONG,
+    )));
+    let mut wakes = 0;
+    let woken = std::future::poll_fn(|cx| {
+        let answer = waiting.as_mut().poll(cx);
+        assert!(answer.is_pending(), "the first call holds the record");
+        wakes += 1;
+        match wakes == WAKES {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    });
+    match Arc::ptr_eq(first, shop) {
+        // In one handle the call joins the first one, which alone wakes it.
+        true => drop(tokio::time::timeout(Duration::from_millis(300), woken).await),
+        false => woken.await,
+    }
     gate.open();
     let (answer, provenance) = waiting.await;
     (answer, provenance.unwrap().source)
@@ -109,7 +131,7 @@ async fn told_at_once<S: Orders>(first: &Arc<Shop<S>>, second: &Arc<Shop<S>>) {
 
 async fn waits_for_the_commit<S: Orders>(first: &Arc<Shop<S>>, second: &Arc<Shop<S>>) {
     let (gate, calls) = held(first, Then::Meet).await;
-    let (answer, source) = wait_for(second, &gate).await;
+    let (answer, source) = wait_for(first, second, &gate).await;
     assert_eq!(answer.unwrap(), (1, 5, String::new()));
     assert_eq!(source, Source::Waited);
     assert_eq!(calls.join_all().await.remove(0).unwrap(), (1, 5));
@@ -118,7 +140,7 @@ async fn waits_for_the_commit<S: Orders>(first: &Arc<Shop<S>>, second: &Arc<Shop
 
 async fn goes_on_after_a_rollback<S: Orders>(first: &Arc<Shop<S>>, second: &Arc<Shop<S>>) {
     let (gate, calls) = held(first, Then::MeetAndFail).await;
-    let (answer, source) = wait_for(second, &gate).await;
+    let (answer, source) = wait_for(first, second, &gate).await;
     assert_eq!(answer.unwrap(), (1, 5, String::new()));
     assert_eq!(source, Source::Executed);
     calls.join_all().await.remove(0).unwrap_err();
