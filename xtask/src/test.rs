@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -320,6 +321,7 @@ fn jobs(
                 let mut command = program.command(run);
                 command
                     .args(includes_ignored(part, embedded))
+                    .args(threads(part))
                     .args(filter)
                     .args(skipped(run));
                 command
@@ -356,6 +358,12 @@ fn has_own_runner(part: &Part) -> bool {
 /// `prove --settings` tries.
 fn includes_ignored(part: &Part, embedded: bool) -> Option<&'static str> {
     (!embedded && !has_own_runner(part)).then_some("--include-ignored")
+}
+
+/// Argument that lets more tests run at the same time than there are cores. Most integration tests wait for a server.
+fn threads(part: &Part) -> Option<String> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (part.name == "integration").then(|| format!("--test-threads={}", 2 * cores))
 }
 
 /// Arguments that leave out the tests on three nodes of Galera or three primaries of a group, unless `IDEM_TEST_GALERA` is
