@@ -43,3 +43,7 @@ struct StoreReadme;
 #[cfg(doctest)]
 #[doc = include_str!("../idem-client/README.md")]
 struct ClientReadme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../idem-console/README.md")]
+struct ConsoleReadme;

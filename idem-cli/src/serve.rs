@@ -1,4 +1,4 @@
-//! `idem serve`: the console of the runtime, for one operator on this machine.
+//! `idem serve`: the page of `idem-console`, for one operator on this machine.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse as _, Redirect, Response};
 use axum::routing::get;
-use idem_runtime::console::{Console, Operator, Refusal, Scopes, is_for_host, is_same_origin};
+use idem_console::{Console, Operator, Refusal, Scopes, is_for_host, is_same_origin};
 use idem_runtime::{Idem, Key, Scope};
 use serde::Deserialize;
 use tokio::net::TcpListener;

@@ -1,13 +1,6 @@
 //! The errors of a call. Messages are fragments that never contain a raw key or a stored result.
 
 mod call;
-#[cfg(any(
-    feature = "console",
-    feature = "sqlite",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "redis"
-))]
 pub(crate) mod causes;
 mod decode;
 mod fingerprint;

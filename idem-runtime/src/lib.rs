@@ -65,7 +65,7 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | look at records, and resolve them | [`Idem::records`], [`TypedOperation`] |
 //! | check stored results before a deploy | [`Verification`] |
 //! | answer HTTP requests, or send them | [`http`], [`client`] |
-//! | give operators a page | `console` (feature `console`) |
+//! | give operators a page | the crate [`idem-console`](https://docs.rs/idem-console) |
 //! | send messages with a transaction | [`outbox`] |
 //! | write a store | [`Store`], [`store::StepStore`], [`store::RecoveryStore`]; the feature `conformance` tests it |
 //!
@@ -87,9 +87,8 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! Bodies run on a tokio runtime with its timer enabled. The runtime renews the leases.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod calendar;
 pub mod codec;
-#[cfg(feature = "console")]
-pub mod console;
 mod engine;
 pub mod error;
 pub mod fingerprint;

@@ -8,7 +8,7 @@ use axum::body::Body;
 use http::request::Parts;
 use http::{Request, StatusCode, header};
 use http_body_util::BodyExt as _;
-use idem_runtime::console::{Console, Operator, Refusal, Scopes};
+use idem_console::{Console, Operator, Refusal, Scopes};
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::outbox::Outbox;
 use idem_runtime::record::{ClaimId, Digest, Owner};

@@ -84,6 +84,22 @@ fn a_program_that_only_sends_keys_compiles_no_engine() {
     assert_has_only(&cargo(&workspace(), tree), "idem_client", &["idem_runtime"]);
 }
 
+#[test]
+fn a_service_without_the_page_compiles_no_html_and_the_page_no_database() {
+    let tree = |of: &str| {
+        let tree = format!("tree --package {of} --edges normal --prefix none --format {{lib}}");
+        cargo(&workspace(), &tree)
+    };
+    let is_in = |crates: &str, name: &str| crates.lines().any(|line| line.trim() == name);
+    let (runtime, console) = (tree("idem-runtime --all-features"), tree("idem-console"));
+    assert!(is_in(&runtime, "sqlx") && is_in(&console, "maud"));
+    assert!(!is_in(&runtime, "maud"), "{runtime}");
+    assert!(
+        !is_in(&console, "sqlx") && !is_in(&console, "redis"),
+        "{console}"
+    );
+}
+
 /// Asserts that a crate is in a list of crates, and neither these nor any database driver or server of HTTP.
 #[track_caller]
 fn assert_has_only(crates: &str, has: &str, not: &[&str]) {

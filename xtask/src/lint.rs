@@ -41,6 +41,10 @@ pub(crate) fn lint(run: &mut Run) -> anyhow::Result<()> {
         )
         .run()?)
     })?;
+    // By itself, because it enables the default features of the runtime.
+    run.step("clippy, idem-console, no features", |sh| {
+        Ok(cmd!(sh, "{cargo} clippy -p idem-console --tests -- -D warnings").run()?)
+    })?;
     let metadata = run.metadata()?;
     // Pairs of features with code that neither of them has without the other.
     let pairs = [
@@ -49,15 +53,18 @@ pub(crate) fn lint(run: &mut Run) -> anyhow::Result<()> {
         "outbox,mysql",
         "cache,redis",
     ];
-    let single = features(&metadata, "idem-runtime")?;
-    for features in single.into_iter().chain(pairs.map(String::from)) {
-        run.step(&format!("clippy, only {features}"), |sh| {
-            Ok(cmd!(
-                sh,
-                "{cargo} clippy -p idem-runtime --no-default-features --features {features} -- -D warnings"
-            )
-            .run()?)
-        })?;
+    for (package, pairs) in [("idem-runtime", &pairs[..]), ("idem-console", &[][..])] {
+        let single = features(&metadata, package)?;
+        let pairs = pairs.iter().copied().map(String::from);
+        for features in single.into_iter().chain(pairs) {
+            run.step(&format!("clippy, {package}, only {features}"), |sh| {
+                Ok(cmd!(
+                    sh,
+                    "{cargo} clippy -p {package} --no-default-features --features {features} -- -D warnings"
+                )
+                .run()?)
+            })?;
+        }
     }
     run.step("documentation", |sh| {
         Ok(cmd!(sh, "{cargo} doc --workspace --all-features --no-deps")

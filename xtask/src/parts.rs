@@ -424,7 +424,7 @@ pub(crate) const AREAS: &[Area] = &[
     Area {
         name: "console",
         about: "the page for operators",
-        runs: &[("units", &["console::"]), ("integration", &["console::"])],
+        runs: &[("units", &["token::"]), ("integration", &["console::"])],
         needs: &[Postgres, MariaDb, MySql, Redis],
     },
     Area {

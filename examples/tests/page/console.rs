@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::Response;
-use idem_runtime::console::{Console, Guard, Operator, Refusal, Scopes};
+use idem_console::{Console, Guard, Operator, Refusal, Scopes};
 use idem_runtime::outbox::Outbox;
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, OwnerLabel, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, ManualChange};

@@ -47,9 +47,8 @@ impl<S: Store + ?Sized> Idem<S> {
         }
     }
 
-    /// The store, shared.
-    #[cfg(feature = "console")]
-    pub(crate) fn shared_store(&self) -> Arc<S> {
+    /// The store, shared: for a task or a service that outlives the handle.
+    pub fn shared_store(&self) -> Arc<S> {
         Arc::clone(&self.store)
     }
 

@@ -131,7 +131,7 @@ impl Issued {
             return Err(InvalidKey::NotIssued.into());
         }
         let signed = issued.signed(&identity.operation, &identity.scope);
-        if !secrets.iter().any(|secret| secret.signed(&signed, &tag)) {
+        if !secrets.iter().any(|secret| secret.verify(&signed, &tag)) {
             return Err(InvalidKey::NotIssued.into());
         }
         Ok(issued)

@@ -288,8 +288,12 @@ impl RecordChanges<'_> {
         Ok(bounded(self.records.policy().store_timeout, purged).await?)
     }
 
-    /// Resolves a record. The caller has checked the encoding of a result.
-    pub(crate) async fn resolve(
+    /// Resolves a record, with an outcome that is encoded already. For programs that do not know the types of operations: a
+    /// value of another type makes later calls fail with [`Error::Decode`].
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn resolve(
         self,
         observed: &Observation,
         resolution: Resolution,

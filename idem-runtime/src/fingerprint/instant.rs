@@ -1,6 +1,7 @@
 //! Text of instants, dates and times of day for all crates: RFC 3339 with the shortest fraction.
 
 use super::Encoder;
+use crate::calendar::civil;
 
 /// Writes an instant: seconds since 1970-01-01 UTC, and nanoseconds after them. In a leap second there are 1,000,000,000
 /// nanoseconds or more.
@@ -13,21 +14,6 @@ pub(super) fn utc(encoder: &mut Encoder, seconds: i64, nanos: u32) {
     text.time(second / 3600, second / 60 % 60, second % 60, nanos);
     text.push(b'Z');
     encoder.text(text.as_str());
-}
-
-/// Gregorian date of a day, which is counted from 1970-01-01.
-fn civil(days: i64) -> (i64, u32, u32) {
-    // Here years begin in March, so that a leap day is the last day of its year. An era has 400 years.
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let day = days.rem_euclid(146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    (year, month as u32, day as u32)
 }
 
 /// Short text on the stack. The longest one, with a year of 12 digits, has 40 bytes.

@@ -8,6 +8,7 @@ use sha2::Sha256;
 use super::VERSION;
 use crate::error::{DecodeError, InvalidCall};
 use crate::key::hex;
+use crate::random;
 use crate::record::Digest;
 
 /// Minimum length of a secret, in bytes.
@@ -51,21 +52,27 @@ impl Secret {
         Ok(Self { mac, id })
     }
 
+    /// Generates a secret of 32 random bytes, for what one process signs and verifies itself. It is lost with the process.
+    pub fn generate() -> Self {
+        let bytes: [u8; 32] = random::bytes();
+        Self::new(bytes).unwrap_or_else(|_| unreachable!("32 bytes are enough for a secret"))
+    }
+
     /// Signs a digest: returns it with the HMAC-SHA-256 of its hash.
     pub fn sign_digest(&self, plain: &Digest) -> Digest {
         let hash = self.mac.clone().chain_update(plain.hash()).finalize();
         Digest::new(plain.version(), self.id, &hash.into_bytes().into())
     }
 
-    /// HMAC-SHA-256 of a message. Each message starts with its purpose, so that no two uses of the secret have the same
-    /// messages.
-    pub(crate) fn sign(&self, message: &[u8]) -> [u8; 32] {
+    /// Signs a message: returns its HMAC-SHA-256. Begin each message with its purpose, such as `shop/token/1`, so that a
+    /// signature for one purpose is not valid for another one.
+    pub fn sign(&self, message: &[u8]) -> [u8; 32] {
         let hash = self.mac.clone().chain_update(message).finalize();
         hash.into_bytes().into()
     }
 
-    /// Compares the HMAC of a message with `tag` in constant time.
-    pub(crate) fn signed(&self, message: &[u8], tag: &[u8; 32]) -> bool {
+    /// Returns true if [`sign`](Self::sign) returns `tag` for the message. The comparison takes the same time for each tag.
+    pub fn verify(&self, message: &[u8], tag: &[u8; 32]) -> bool {
         let mac = self.mac.clone().chain_update(message);
         mac.verify_slice(tag).is_ok()
     }
@@ -113,6 +120,15 @@ mod tests {
 
     fn secret(byte: u8) -> Secret {
         Secret::new([byte; 16]).unwrap()
+    }
+
+    #[test]
+    fn a_generated_secret_verifies_only_what_it_has_signed() {
+        let (one, other) = (Secret::generate(), Secret::generate());
+        let tag = one.sign(b"shop/token/1 ann");
+        assert!(one.verify(b"shop/token/1 ann", &tag));
+        assert!(!one.verify(b"shop/token/1 bob", &tag));
+        assert!(!other.verify(b"shop/token/1 ann", &tag));
     }
 
     #[test]

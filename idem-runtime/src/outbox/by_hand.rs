@@ -64,8 +64,11 @@ impl<'a> OutboxChanges<'a> {
             .await
     }
 
-    /// Changes a parked message. With a time, only if it is still parked since then.
-    pub(crate) async fn change(
+    /// Changes a parked message. With a time, only if it is still parked since then. False if there is no such message.
+    ///
+    /// # Errors
+    /// The errors of any write.
+    pub async fn change(
         self,
         action: MessageAction,
         key: &Key,

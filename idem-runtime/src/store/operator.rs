@@ -17,13 +17,10 @@ use crate::error::causes::with_causes;
 use crate::key::RecordId;
 use crate::store::{Store, Unreadable};
 
-#[cfg(feature = "console")]
 mod explain;
 mod stats;
-#[cfg(feature = "console")]
 pub mod text;
 
-#[cfg(feature = "console")]
 pub use self::explain::Explanation;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) use self::stats::key_space;

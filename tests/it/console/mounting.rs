@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use http::{Request, StatusCode, header};
-use idem_runtime::console::Console;
+use idem_console::Console;
 use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::{Idem, SqliteStore};
 

@@ -7,11 +7,15 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::{File, check, repository};
 
 /// Crates whose texts reach users, each with the crates whose items the texts may name.
-const CRATES: [(&str, &[&str]); 5] = [
+const CRATES: [(&str, &[&str]); 6] = [
     ("idem-store/src/", &["idem-store/src/", "idem-runtime/src/"]),
     ("idem-runtime/src/", RUNTIME),
     ("idem-macros/src/", RUNTIME),
     ("idem-client/src/", &["idem-client/src/", "idem-store/src/"]),
+    (
+        "idem-console/src/",
+        &["idem-console/src/", "idem-runtime/src/", "idem-store/src/"],
+    ),
     (
         "idem-cli/src/",
         &["idem-cli/src/", "idem-runtime/src/", "idem-store/src/"],

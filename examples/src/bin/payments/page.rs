@@ -13,7 +13,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::stream::{self, Stream};
-use idem_runtime::console::{Console, Operator, Refusal, Scopes};
+use idem_console::{Console, Operator, Refusal, Scopes};
 use idem_runtime::http::{IDEMPOTENT_REPLAYED, IdempotencyKey, Principal};
 use idem_runtime::store::{Filter, PageRequest};
 use idem_runtime::{Record, Source, State as Stage, ToScope, with_provenance};

@@ -64,6 +64,13 @@ impl Count {
     }
 }
 
+/// None, counted.
+impl Default for Count {
+    fn default() -> Self {
+        Self::Exactly(0)
+    }
+}
+
 /// Sum of two counts. It is an estimate if one of them is.
 impl std::ops::Add for Count {
     type Output = Self;
@@ -122,7 +129,7 @@ fn rounded(number: u64) -> u64 {
 }
 
 /// Statistics of a store. Records that have expired are included until they are purged.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Statistics by operation and state, ordered by both.
@@ -175,9 +182,7 @@ impl Stats {
             lapsed: stuck_in(State::Running),
             groups,
             sample,
-            purge_due: Count::Exactly(0),
-            purge_lag: Duration::ZERO,
-            unreadable: Count::Exactly(0),
+            ..Self::default()
         }
     }
 }

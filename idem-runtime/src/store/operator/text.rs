@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::calendar::civil;
 use crate::error::causes;
 use crate::key::hex;
 use crate::record::{Record, State, Timestamp};
@@ -50,9 +51,14 @@ fn is_hidden(character: char) -> bool {
 
 /// A point in time by the store's clock, in UTC.
 pub fn time(at: Timestamp) -> String {
-    match jiff::Timestamp::from_microsecond(at.as_micros()) {
-        Ok(time) => time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
-        Err(_) => format!("{} µs", at.as_micros()),
+    let seconds = at.as_micros().div_euclid(1_000_000);
+    let second = seconds.rem_euclid(86_400);
+    match civil(seconds.div_euclid(86_400)) {
+        (year @ 0..=9999, month, day) => {
+            let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+            format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+        }
+        _ => format!("{} µs", at.as_micros()),
     }
 }
 

@@ -3,6 +3,11 @@
 use axum::extract::{Path, Query};
 use axum::response::Response;
 use http::StatusCode;
+use idem_runtime::key::RecordId;
+use idem_runtime::record::OwnerLabel;
+use idem_runtime::store::operator::Explanation;
+use idem_runtime::store::operator::text::{duration, key, shown, state, time_from};
+use idem_runtime::store::{Attempts, AuditEntry, AuditFilter, ManualChange, Unreadable};
 use maud::{Markup, html};
 use serde::Deserialize;
 
@@ -11,11 +16,6 @@ use super::failure::Failure;
 use super::layout::{Page, failure, not_found};
 use super::timeline::Found;
 use super::{lists, timeline};
-use crate::key::RecordId;
-use crate::record::OwnerLabel;
-use crate::store::operator::Explanation;
-use crate::store::operator::text::{duration, key, shown, state, time_from};
-use crate::store::{Attempts, AuditEntry, AuditFilter, ManualChange, Unreadable};
 
 /// Number of changes by hand on the page.
 const MAX_CHANGES: usize = 20;

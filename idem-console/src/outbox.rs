@@ -1,23 +1,28 @@
 //! The outbox: its backlog, its parked messages, and their changes.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::Query;
 use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::routing::{get, post};
 use http::StatusCode;
+use idem_runtime::error::{Error, StoreErrorKind};
+use idem_runtime::key::Key;
+use idem_runtime::outbox::{Backlog, MessageAction, MessageEntry, Outbox, Parked};
+use idem_runtime::record::Timestamp;
+use idem_runtime::store::ManualChange;
+use idem_runtime::store::operator::text::{self, duration, shown, time};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::access::{Access, Listing};
+use super::Console;
+use super::access::{Access, Listing, Shared};
 use super::failure::Failure;
 use super::form::{SignedForm, Submitted};
 use super::layout::{Page, change_failure, failure, refusal};
 use super::lists::passed_over;
 use super::payload::cut;
-use crate::error::{Error, StoreErrorKind};
-use crate::key::Key;
-use crate::outbox::{Backlog, MessageAction, MessageEntry, Parked};
-use crate::record::Timestamp;
-use crate::store::ManualChange;
-use crate::store::operator::text::{self, duration, shown, time};
 
 /// Number of parked messages on a page. The database reads them with their payloads.
 const MAX_PARKED: u32 = 25;
@@ -26,6 +31,23 @@ const MAX_LATEST: u32 = 10;
 const MAX_CHANGES: u32 = 50;
 /// Number of bytes of a payload that are shown.
 const MAX_SHOWN: usize = 4 * 1024;
+
+impl Console {
+    /// Shows this outbox to operators of all scopes. Those who may change requeue and discard its parked messages.
+    #[must_use]
+    pub fn outbox(mut self, outbox: &Outbox) -> Self {
+        self.settings.outbox = Some(outbox.clone());
+        self
+    }
+}
+
+/// Adds the pages of the outbox to those of the console.
+pub(super) fn routes(routes: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
+    routes
+        .route("/outbox", get(outbox))
+        .route("/outbox/audit", get(audit))
+        .route("/outbox/change", post(change))
+}
 
 /// Position in a list, and the mark after a change.
 #[derive(Debug, Deserialize)]

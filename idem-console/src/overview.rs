@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use axum::response::Response;
+use idem_runtime::store::operator::Count;
+use idem_runtime::store::operator::text::{duration, shown};
 use maud::{Markup, html};
 use tokio::time::Instant;
 
 use super::access::Access;
 use super::counts::{Reading, Sample};
 use super::layout::Page;
-use crate::store::operator::Count;
-use crate::store::operator::text::{duration, shown};
 
 pub(super) async fn overview(access: Access) -> Response {
     let page = Page::new(&access, "Overview").live();

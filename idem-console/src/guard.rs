@@ -5,10 +5,9 @@ use std::fmt;
 use async_trait::async_trait;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
-
-use crate::error::InvalidChange;
-use crate::key::Scope;
-use crate::store::ManualChange;
+use idem_runtime::error::InvalidChange;
+use idem_runtime::key::Scope;
+use idem_runtime::store::ManualChange;
 
 /// Decides who uses the console. Every request passes it, except those for the style sheet and the script.
 ///
@@ -17,7 +16,7 @@ use crate::store::ManualChange;
 /// ```
 /// use http::StatusCode;
 /// use http::request::Parts;
-/// use idem_runtime::console::{Guard, Operator, Refusal, Scopes};
+/// use idem_console::{Guard, Operator, Refusal, Scopes};
 ///
 /// /// User whom the authentication of the service put into the extensions of the request.
 /// #[derive(Clone)]

@@ -1,12 +1,15 @@
 //! Reads and changes of the outbox. It has no scopes, so only operators of all scopes see it.
 
+use idem_runtime::key::Key;
+use idem_runtime::outbox::{Backlog, MessageAction, MessageAuditFilter, MessageEntry, Parked};
+use idem_runtime::record::Timestamp;
+use idem_runtime::store::{ManualChange, PageRequest};
+
 use super::{Access, Listing};
-use crate::console::failure::Failure;
-use crate::console::guard::MayChange;
-use crate::key::Key;
-use crate::outbox::{Backlog, MessageAction, MessageAuditFilter, MessageEntry, Outbox, Parked};
-use crate::record::Timestamp;
-use crate::store::{ManualChange, PageRequest};
+use crate::failure::Failure;
+use crate::guard::MayChange;
+
+pub(super) use idem_runtime::outbox::Outbox;
 
 /// Name of the list of parked messages, in its sealed positions.
 const PARKED: &str = "parked";
@@ -23,7 +26,7 @@ impl Access {
     }
 
     /// Counts the messages, and reads a page of those that are parked.
-    pub(in crate::console) async fn parked(
+    pub(crate) async fn parked(
         &self,
         after: Option<&str>,
         limit: u32,
@@ -44,7 +47,7 @@ impl Access {
     }
 
     /// Reads a page of the changes of messages by hand, the newest first; of one message, if there is a key.
-    pub(in crate::console) async fn message_audit(
+    pub(crate) async fn message_audit(
         &self,
         key: Option<&Key>,
         after: Option<&str>,
@@ -69,7 +72,7 @@ impl Access {
     }
 
     /// Changes a message that is parked since this time, with an entry of the audit. False if it is no longer parked.
-    pub(in crate::console) async fn change_message(
+    pub(crate) async fn change_message(
         &self,
         _: MayChange,
         action: MessageAction,

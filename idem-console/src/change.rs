@@ -5,6 +5,10 @@ use std::borrow::Cow;
 use axum::extract::Path;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use http::StatusCode;
+use idem_runtime::codec::Codec;
+use idem_runtime::record::{Observation, Outcome, Payload};
+use idem_runtime::store::operator::text::{shown, time, time_from};
+use idem_runtime::store::{AuditFilter, Resolution, Resolved};
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -13,10 +17,6 @@ use super::access::Access;
 use super::form::{SignedForm, Submitted};
 use super::layout::{change_failure, not_found, refusal};
 use super::record::{Draft, show};
-use crate::codec::Codec;
-use crate::record::{Observation, Outcome, Payload};
-use crate::store::operator::text::{shown, time, time_from};
-use crate::store::{AuditFilter, Resolution, Resolved};
 
 /// Form of a record's page.
 #[derive(Debug, Deserialize)]

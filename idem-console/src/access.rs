@@ -8,30 +8,41 @@ use axum::extract::{FromRequestParts, OriginalUri};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::request::Parts;
+use idem_runtime::Idem;
+use idem_runtime::error::{Error, StoreError};
+use idem_runtime::fingerprint::Secret;
+use idem_runtime::key::{Identity, Operation, RecordId, Scope, ToKey, ToScope};
+use idem_runtime::record::{Observation, Payload, Record};
+use idem_runtime::store::operator::{OperatorStore, StepsOfRecord};
+use idem_runtime::store::{
+    Attempts, AuditEntry, AuditFilter, Cursor, Filter, ManualChange, PageRequest, RecordSummary,
+    Resolution, Resolved, Unreadable,
+};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
+use self::messages::Outbox;
 use super::counts::Counts;
 use super::failure::Failure;
 use super::guard::{Guard, MayChange, MayShowPayloads, Operator, Scopes};
 use super::origin::is_for_host;
 use super::token;
-use crate::engine::Idem;
-use crate::error::Error;
-use crate::fingerprint::Secret;
-use crate::key::{RecordId, ToKey, ToScope};
-use crate::record::{Observation, Payload, Record};
-use crate::store::operator::{OperatorStore, StepsOfRecord};
-use crate::store::{
-    Attempts, AuditEntry, AuditFilter, Cursor, Filter, ManualChange, PageRequest, RecordSummary,
-    Resolution, Resolved, Unreadable,
-};
 
-#[cfg(all(
-    feature = "outbox",
-    any(feature = "sqlite", feature = "postgres", feature = "mysql")
+#[cfg(any(
+    feature = "outbox-sqlite",
+    feature = "outbox-postgres",
+    feature = "outbox-mysql"
 ))]
 mod messages;
+#[cfg(not(any(
+    feature = "outbox-sqlite",
+    feature = "outbox-postgres",
+    feature = "outbox-mysql"
+)))]
+mod messages {
+    /// Without the features for its databases there is no outbox.
+    pub(super) type Outbox = std::convert::Infallible;
+}
 
 /// Number of reads of the store that run at the same time, however many browsers look.
 const MAX_READS: usize = 4;
@@ -63,27 +74,7 @@ pub(super) struct Settings {
     pub(super) title: String,
     pub(super) base_path: Option<String>,
     pub(super) allowed_hosts: Option<Vec<String>>,
-    #[cfg(all(
-        feature = "outbox",
-        any(feature = "sqlite", feature = "postgres", feature = "mysql")
-    ))]
-    pub(super) outbox: Option<crate::outbox::Outbox>,
-}
-
-impl Settings {
-    fn has_outbox(&self) -> bool {
-        #[cfg(all(
-            feature = "outbox",
-            any(feature = "sqlite", feature = "postgres", feature = "mysql")
-        ))]
-        let has_outbox = self.outbox.is_some();
-        #[cfg(not(all(
-            feature = "outbox",
-            any(feature = "sqlite", feature = "postgres", feature = "mysql")
-        )))]
-        let has_outbox = false;
-        has_outbox
-    }
+    pub(super) outbox: Option<Outbox>,
 }
 
 impl Shared {
@@ -283,7 +274,7 @@ impl Access {
 
     /// Returns true if the operator sees the outbox, which has no scopes.
     pub(super) fn shows_outbox(&self) -> bool {
-        self.settings().has_outbox() && self.sees_all()
+        self.settings().outbox.is_some() && self.sees_all()
     }
 
     /// Position at which a list continues, from a URL. The first page if there is none.
@@ -365,7 +356,7 @@ impl Access {
 
     async fn bounded<T>(
         &self,
-        read: impl Future<Output = Result<T, crate::error::StoreError>>,
+        read: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Failure> {
         let limit = self.shared.idem.policy().store_timeout;
         let read = tokio::time::timeout(limit, read).await;
@@ -445,14 +436,10 @@ impl Access {
     }
 
     /// Id of the record of a key, whether the record exists or not.
-    pub(super) fn id_of(
-        operation: &str,
-        key: &str,
-        scope: &crate::key::Scope,
-    ) -> Result<RecordId, String> {
+    pub(super) fn id_of(operation: &str, key: &str, scope: &Scope) -> Result<RecordId, String> {
         let key = key.to_key().map_err(|it| it.to_string())?;
-        let operation = crate::key::Operation::new(operation.to_owned());
-        Ok(RecordId::of(&crate::key::Identity {
+        let operation = Operation::new(operation.to_owned());
+        Ok(RecordId::of(&Identity {
             scope: scope.to_scope().map_err(|it| it.to_string())?,
             operation: operation.map_err(|it| it.to_string())?,
             key,

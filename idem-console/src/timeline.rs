@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use idem_runtime::record::{OwnerLabel, State, Timestamp};
+use idem_runtime::store::operator::StepsOfRecord;
+use idem_runtime::store::operator::text::{duration, shown, time};
+use idem_runtime::store::{Attempt, AttemptEnd, Attempts, AuditEntry};
 use maud::{Markup, html};
 
 use super::access::Summary;
-use crate::record::{OwnerLabel, State, Timestamp};
-use crate::store::operator::StepsOfRecord;
-use crate::store::operator::text::{duration, shown, time};
-use crate::store::{Attempt, AttemptEnd, Attempts, AuditEntry};
 
 /// Number of attempts in the picture, the newest.
 const MAX_ATTEMPTS: usize = 20;

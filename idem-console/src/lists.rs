@@ -5,14 +5,16 @@ use std::time::Duration;
 use axum::extract::Query;
 use axum::response::Response;
 use http::StatusCode;
+use idem_runtime::record::{OwnerLabel, State};
+use idem_runtime::store::operator::text::{duration, key, shown, time};
+use idem_runtime::store::{
+    AuditEntry, AuditFilter, AuditSubject, Filter, RecordSummary, Unreadable,
+};
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::access::Access;
 use super::layout::{Page, failure, refusal};
-use crate::record::{OwnerLabel, State};
-use crate::store::operator::text::{duration, key, shown, time};
-use crate::store::{AuditEntry, AuditFilter, AuditSubject, Filter, RecordSummary, Unreadable};
 
 /// Number of rows on a page.
 const LIMIT: usize = 50;

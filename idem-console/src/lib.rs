@@ -12,7 +12,7 @@
 //! use http::StatusCode;
 //! use http::request::Parts;
 //! use idem_runtime::Idem;
-//! use idem_runtime::console::{Console, Operator, Refusal, Scopes};
+//! use idem_console::{Console, Operator, Refusal, Scopes};
 //! use idem_runtime::store::operator::OperatorStore;
 //!
 //! fn admin<S: OperatorStore>(idem: &Idem<S>) -> Router {
@@ -42,6 +42,13 @@
 //!   address of this server (DNS rebinding), and the browser of an operator then reads the page for that site.
 //!
 //! Serve the console over HTTPS, and limit its request rate as for every page with a login.
+//!
+//! # Features
+//!
+//! None by default. `outbox-sqlite`, `outbox-postgres` and `outbox-mysql` add `Console::outbox`, for an outbox in that
+//! database.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 use std::fmt;
 use std::sync::Arc;
@@ -52,6 +59,9 @@ use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 use http::StatusCode;
+use idem_runtime::Idem;
+use idem_runtime::fingerprint::Secret;
+use idem_runtime::store::operator::OperatorStore;
 
 mod access;
 mod assets;
@@ -63,9 +73,10 @@ mod guard;
 mod layout;
 mod lists;
 mod origin;
-#[cfg(all(
-    feature = "outbox",
-    any(feature = "sqlite", feature = "postgres", feature = "mysql")
+#[cfg(any(
+    feature = "outbox-sqlite",
+    feature = "outbox-postgres",
+    feature = "outbox-mysql"
 ))]
 mod outbox;
 mod overview;
@@ -75,14 +86,10 @@ mod search;
 mod timeline;
 mod token;
 
+use self::access::{Settings, Shared};
+
 pub use self::guard::{Guard, Operator, Refusal, Scopes};
 pub use self::origin::{is_for_host, is_same_origin};
-
-use self::access::{Settings, Shared};
-use crate::engine::Idem;
-use crate::fingerprint::Secret;
-use crate::random;
-use crate::store::operator::OperatorStore;
 
 /// Largest form, in bytes. A result of 1 MiB of JSON may triple when a form encodes it.
 const MAX_FORM: usize = 4 * 1024 * 1024;
@@ -100,21 +107,15 @@ impl Console {
     /// Creates a console for the records of a handle. Changes go through the store of the handle, so a cache in front of it
     /// forgets what was erased.
     pub fn new<S: OperatorStore>(idem: &Idem<S>, guard: impl Guard) -> Self {
-        let random: [u8; 32] = random::bytes();
         Self {
             idem: idem.clone().erased(),
             store: idem.shared_store(),
             guard: Box::new(guard),
-            // 32 bytes are enough for a secret.
-            secret: Secret::new(random).unwrap_or_else(|_| unreachable!("32 bytes are a secret")),
+            secret: Secret::generate(),
             settings: Settings {
                 title: "idem".to_owned(),
                 base_path: None,
                 allowed_hosts: None,
-                #[cfg(all(
-                    feature = "outbox",
-                    any(feature = "sqlite", feature = "postgres", feature = "mysql")
-                ))]
                 outbox: None,
             },
         }
@@ -151,17 +152,6 @@ impl Console {
     pub fn allowed_hosts<T: Into<String>>(mut self, hosts: impl IntoIterator<Item = T>) -> Self {
         let hosts = hosts.into_iter().map(Into::into).collect();
         self.settings.allowed_hosts = Some(hosts);
-        self
-    }
-
-    /// Shows this outbox to operators of all scopes. Those who may change requeue and discard its parked messages.
-    #[cfg(all(
-        feature = "outbox",
-        any(feature = "sqlite", feature = "postgres", feature = "mysql")
-    ))]
-    #[must_use]
-    pub fn outbox(mut self, outbox: &crate::outbox::Outbox) -> Self {
-        self.settings.outbox = Some(outbox.clone());
         self
     }
 
@@ -216,14 +206,12 @@ impl Console {
             .route("/records/{id}/payload", get(payload::payloads))
             .route(&format!("/{}", assets::style_path()), get(assets::style))
             .route(&format!("/{}", assets::script_path()), get(assets::script));
-        #[cfg(all(
-            feature = "outbox",
-            any(feature = "sqlite", feature = "postgres", feature = "mysql")
+        #[cfg(any(
+            feature = "outbox-sqlite",
+            feature = "outbox-postgres",
+            feature = "outbox-mysql"
         ))]
-        let routes = routes
-            .route("/outbox", get(outbox::outbox))
-            .route("/outbox/audit", get(outbox::audit))
-            .route("/outbox/change", post(outbox::change));
+        let routes = outbox::routes(routes);
         routes
             .layer(DefaultBodyLimit::max(MAX_FORM))
             .layer(map_response(layout::with_headers))

@@ -7,6 +7,7 @@ use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use http::StatusCode;
 use http::request::Parts;
+use idem_runtime::key::{RecordId, Scope};
 use maud::html;
 use serde::Deserialize;
 
@@ -14,7 +15,6 @@ use super::access::Access;
 use super::failure::Failure;
 use super::layout::{Page, failure, refusal};
 use super::origin::is_same_origin;
-use crate::key::{RecordId, Scope};
 
 pub(super) async fn form(access: Access) -> Response {
     Page::new(&access, "Search").with(&html! {

@@ -4,23 +4,22 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::fingerprint::Secret;
-use crate::key::hex;
+use idem_runtime::fingerprint::Secret;
 
 pub(super) fn make(secret: &Secret, operator: &str, subject: &str) -> String {
     let day = today().to_be_bytes();
-    hex::encode(&secret.sign(&message(TOKEN, &[operator, subject], &day)))
+    hex(&secret.sign(&message(TOKEN, &[operator, subject], &day)))
 }
 
 /// Returns true for a token of today or yesterday.
 pub(super) fn is_valid(secret: &Secret, operator: &str, subject: &str, token: &str) -> bool {
-    let Some(tag) = hex::decode::<32>(token) else {
+    let Some(tag) = tag(token) else {
         return false;
     };
     let today = today();
     [today, today.saturating_sub(1)].into_iter().any(|day| {
         let message = message(TOKEN, &[operator, subject], &day.to_be_bytes());
-        secret.signed(&message, &tag)
+        secret.verify(&message, &tag)
     })
 }
 
@@ -31,21 +30,16 @@ pub(super) fn is_valid(secret: &Secret, operator: &str, subject: &str, token: &s
 /// key stream, so no nonce can repeat.
 pub(super) fn seal(secret: &Secret, operator: &str, list: &str, position: &str) -> String {
     let tag = secret.sign(&message(POSITION, &[operator, list], position.as_bytes()));
-    let mut sealed = hex::encode(&tag);
-    hex::push(
-        &mut sealed,
-        &with_key_stream(secret, &tag, position.as_bytes()),
-    );
-    sealed
+    hex(&tag) + &hex(&with_key_stream(secret, &tag, position.as_bytes()))
 }
 
 /// Decrypts a position. `None` if this operator did not get it for this list.
 pub(super) fn open(secret: &Secret, operator: &str, list: &str, sealed: &str) -> Option<String> {
-    let (tag, rest) = sealed.split_at_checked(64)?;
-    let tag = hex::decode::<32>(tag)?;
-    let position = with_key_stream(secret, &tag, &hex::decode_any(rest)?);
+    let (digits, rest) = sealed.split_at_checked(64)?;
+    let tag = tag(digits)?;
+    let position = with_key_stream(secret, &tag, &unhex(rest)?);
     let message = message(POSITION, &[operator, list], &position);
-    secret.signed(&message, &tag).then_some(())?;
+    secret.verify(&message, &tag).then_some(())?;
     String::from_utf8(position).ok()
 }
 
@@ -60,6 +54,26 @@ fn with_key_stream(secret: &Secret, tag: &[u8; 32], text: &[u8]) -> Vec<u8> {
             .for_each(|(byte, key)| *byte ^= key);
     }
     changed
+}
+
+fn tag(digits: &str) -> Option<[u8; 32]> {
+    unhex(digits)?.try_into().ok()
+}
+
+/// Encodes bytes as hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    let digit = |digit: u8| char::from_digit(digit.into(), 16).unwrap_or_default();
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(digit).collect()
+}
+
+/// Decodes hexadecimal digits. `None` for any other text.
+fn unhex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |digit: u8| char::from(digit).to_digit(16).map(|it| it as u8);
+    let pairs = digits.as_bytes().chunks(2);
+    pairs
+        .map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?))
+        .collect()
 }
 
 const TOKEN: &str = "idem/console/1";
@@ -110,7 +124,7 @@ mod tests {
         let sealed = seal(&secret, "ann", "records", "17");
         assert_eq!(open(&secret, "bob", "records", &sealed), None);
         assert_eq!(open(&secret, "ann", "audit", &sealed), None);
-        assert!(!sealed.contains(&hex::encode(b"17")), "{sealed}");
+        assert!(!sealed.contains(&hex(b"17")), "{sealed}");
         for at in 0..sealed.len() {
             let mut forged = sealed.clone().into_bytes();
             forged[at] = if forged[at] == b'0' { b'1' } else { b'0' };

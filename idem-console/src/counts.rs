@@ -2,16 +2,14 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use idem_runtime::error::StoreError;
+use idem_runtime::record::State;
+use idem_runtime::store::operator::{Count, Counting, OperatorStore, Stats};
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-use crate::error::StoreError;
-use crate::mutex::lock;
-use crate::record::State;
-use crate::store::operator::{Count, Counting, OperatorStore, Stats};
 
 /// Shortest time between the begins of two readings.
 const MIN_INTERVAL: Duration = Duration::from_secs(5);
@@ -37,6 +35,13 @@ pub(super) struct Counts {
 struct Inner {
     state: Mutex<Readings>,
     done: watch::Sender<()>,
+}
+
+impl Inner {
+    /// Locks the readings, also after a panic: each change of them is whole.
+    fn lock(&self) -> MutexGuard<'_, Readings> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Default)]
@@ -101,7 +106,7 @@ impl Counts {
     pub(super) async fn look(&self) -> (Option<Reading>, Vec<Sample>) {
         let mut done = self.inner.done.subscribe();
         let is_first = {
-            let mut state = lock(&self.inner.state);
+            let mut state = self.inner.lock();
             let is_due = state.next_at.is_none_or(|at| at <= Instant::now());
             if is_due && !state.is_running {
                 state.is_running = true;
@@ -115,7 +120,7 @@ impl Counts {
             // The sender lives as long as this value. After the wait, an older reading is shown.
             let _ = tokio::time::timeout(MAX_WAIT, done.changed()).await;
         }
-        let state = lock(&self.inner.state);
+        let state = self.inner.lock();
         (
             state.latest.clone(),
             state.samples.iter().copied().collect(),
@@ -128,7 +133,7 @@ struct Reader(Arc<Inner>);
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
+        let mut state = self.0.lock();
         let now = Instant::now();
         state.is_running = false;
         let earliest = now + MIN_INTERVAL;
@@ -155,7 +160,7 @@ async fn read(stats: Read, reader: Reader) {
         )),
     };
     let now = Instant::now();
-    let mut state = lock(&reader.0.state);
+    let mut state = reader.0.lock();
     state.next_at = Some(now + (now - began).saturating_mul(IDLE_FACTOR));
     if let Ok(stats) = &stats {
         let last = state.samples.back();
@@ -174,37 +179,22 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use futures_util::future::poll_immediate;
+    use idem_runtime::error::StoreErrorKind;
 
     use super::*;
-    use crate::error::StoreErrorKind;
-    use crate::store::operator::RecordStats;
 
-    fn counted(count: u64) -> Stats {
-        let group = RecordStats {
-            operation: "letters.post".to_owned(),
-            state: State::Completed,
-            count: Count::Exactly(count),
-            stuck: Count::Exactly(0),
-            oldest: Duration::ZERO,
-            shortest_retention: Duration::ZERO,
-            longest_retention: Duration::ZERO,
-        };
-        Stats {
-            groups: vec![group],
-            sample: None,
-            interrupted: Count::Exactly(0),
-            lapsed: Count::Exactly(0),
-            purge_due: Count::Exactly(0),
-            purge_lag: Duration::ZERO,
-            unreadable: Count::Exactly(0),
-        }
+    /// Statistics of a store in which this many records are due.
+    fn counted(due: u64) -> Stats {
+        let mut stats = Stats::default();
+        stats.purge_due = Count::Exactly(due);
+        stats
     }
 
-    /// Records that the page shows, or the text of the error.
+    /// Due records that the page shows, or the text of the error.
     async fn shown(counts: &Counts) -> Result<u64, String> {
         let (reading, _) = counts.look().await;
         let stats = reading.expect("a reading has ended").stats;
-        stats.map(|stats| stats.records().number())
+        stats.map(|stats| stats.purge_due.number())
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 
 use http::StatusCode;
-
-use crate::error::Error;
+use idem_runtime::error::Error;
 
 /// Reason why a request of an operator failed.
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 use axum::extract::Path;
 use axum::response::Response;
 use http::StatusCode;
+use idem_runtime::store::operator::text::{key, payload, shown};
 use maud::{Markup, html};
 
 use super::access::Access;
 use super::layout::{Page, failure, not_found, refusal};
 use super::lists::passed_over;
 use super::record::MAX_ROWS;
-use crate::store::operator::text::{key, payload, shown};
 
 /// Number of bytes of a payload that are shown.
 const MAX_SHOWN: usize = 64 * 1024;

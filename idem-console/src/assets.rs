@@ -4,9 +4,7 @@ use std::sync::LazyLock;
 
 use axum::response::{IntoResponse as _, Response};
 use http::header;
-use sha2::{Digest as _, Sha256};
-
-use crate::key::hex;
+use idem_runtime::Key;
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
@@ -15,8 +13,8 @@ static STYLE_NAME: LazyLock<String> = LazyLock::new(|| named(STYLE, "css"));
 static SCRIPT_NAME: LazyLock<String> = LazyLock::new(|| named(SCRIPT, "js"));
 
 fn named(content: &str, kind: &str) -> String {
-    let hash = Sha256::digest(content);
-    format!("assets/{}.{kind}", hex::encode(&hash[..8]))
+    // The digits of a hash.
+    format!("assets/{}.{kind}", &Key::derive([content]).as_str()[..16])
 }
 
 pub(super) fn style_path() -> String {
