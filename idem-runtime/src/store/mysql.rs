@@ -318,8 +318,8 @@ impl Backend for MySqlStore {
 
     const RECORD_COLUMNS: usize = sql::text_row::COLUMNS;
 
-    fn statements(&self) -> &sql::SharedStatements {
-        &self.statements.shared
+    async fn statements(&self) -> Result<&sql::SharedStatements, StoreError> {
+        Ok(&self.statements.shared)
     }
 
     fn record(row: &MySqlRow) -> Result<Record, StoreError> {

@@ -68,7 +68,7 @@ use statements::{
 ///   another caller runs the call.
 /// - Deleting records by hand does not raise the fencing floor.
 ///
-/// The portable form was tested on PostgreSQL only. The book says
+/// The portable form is experimental: it was tested on PostgreSQL only. The book says
 /// [what is known about other databases](https://idem-rs.github.io/idem/stores.html#databases-that-speak-postgresql).
 ///
 /// # Durability
@@ -246,7 +246,7 @@ impl PostgresStore {
     /// # Cancel safety
     /// If the future is dropped, nothing remains.
     pub async fn form(&self) -> Result<Option<PostgresForm>, StoreError> {
-        self.prepare().await?;
+        self.own_statements().await?;
         Ok(self.forms.known())
     }
 
@@ -274,12 +274,13 @@ impl PostgresStore {
         examined.copied()
     }
 
-    /// Refuses settings that the store cannot work with, and reads the form of the tables.
-    async fn prepare(&self) -> Result<(), StoreError> {
+    /// Statements for the form of the tables, which is read if it is unknown. Refuses settings that the store cannot work
+    /// with.
+    async fn own_statements(&self) -> Result<&PostgresStatements, StoreError> {
         self.examine_settings(|| Settings::of(&self.pool))
             .await
             .map_err(error)?;
-        self.forms.prepare(&self.pool).await
+        self.forms.statements(&self.pool).await
     }
 
     /// The connection pool, for the application's own statements.
@@ -327,8 +328,8 @@ impl Backend for PostgresStore {
 
     const RECORD_COLUMNS: usize = CONTENT_LEN + 5;
 
-    fn statements(&self) -> &sql::SharedStatements {
-        &self.forms.statements().shared
+    async fn statements(&self) -> Result<&sql::SharedStatements, StoreError> {
+        Ok(&self.own_statements().await?.shared)
     }
 
     fn record(row: &PgRow) -> Result<Record, StoreError> {
@@ -383,7 +384,7 @@ impl SqlStore for PostgresStore {
         if !record.is_expired() && !claim.may_claim(&record) {
             return Ok(Some(existing(record)));
         }
-        let query = sql::claim_query(&self.forms.statements().claim_again, claim);
+        let query = sql::claim_query(&self.own_statements().await?.claim_again, claim);
         sql::claim_returning(self, query).await
     }
 
@@ -392,13 +393,12 @@ impl SqlStore for PostgresStore {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<Option<ClaimOutcome>, StoreError> {
-        let take_over = &self.forms.statements().take_over;
+        let take_over = &self.own_statements().await?.take_over;
         sql::try_take_over(self, take_over, observed, claim).await
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        self.prepare().await?;
-        if self.forms.is_portable() {
+        if self.own_statements().await?.form == PostgresForm::Portable {
             return sql::complete(self, owner, outcome).await;
         }
         let executor = || TransitionBatch::new(self.clone());
@@ -411,9 +411,9 @@ impl SqlStore for PostgresStore {
         name: &str,
         payload: &Payload,
     ) -> Result<FencedWrite, StoreError> {
-        self.prepare().await?;
+        let form = self.own_statements().await?.form;
         let run_single = || sql::save_new_step(self, owner, name, payload);
-        if self.forms.is_portable() || sql::is_large(payload) {
+        if form == PostgresForm::Portable || sql::is_large(payload) {
             return Box::pin(run_single()).await;
         }
         let executor = || TransitionBatch::new(self.clone());
@@ -435,13 +435,11 @@ impl SqlStore for PostgresStore {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        self.prepare().await?;
         sql::resolve(self, observed, resolution).await
     }
 
     async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
-        self.prepare().await?;
-        let PostgresStatements { purge, requeue, .. } = self.forms.statements();
+        let PostgresStatements { purge, requeue, .. } = self.own_statements().await?;
         sql::purge(self, purge, requeue, limit, as_of).await
     }
 }
@@ -492,8 +490,7 @@ impl SqlOperator for PostgresStore {
 impl PostgresStore {
     /// Reads the record of a claim, or creates it.
     async fn find_or_create(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
-        self.prepare().await?;
-        let statements = self.forms.statements();
+        let statements = self.own_statements().await?;
         let executor = || TransitionBatch::new(self.clone());
         let request = |sender| Transition::Claim((claim.clone(), sender));
         let run_single = || async {
@@ -506,7 +503,7 @@ impl PostgresStore {
             }
             read_claim_row(row, claim)
         };
-        if self.forms.is_portable() {
+        if statements.form == PostgresForm::Portable {
             return run_single().await;
         }
         self.batcher.submit(executor, request, run_single).await

@@ -342,8 +342,8 @@ impl Backend for SqliteStore {
 
     const RECORD_COLUMNS: usize = sql::text_row::COLUMNS;
 
-    fn statements(&self) -> &sql::SharedStatements {
-        &self.statements.shared
+    async fn statements(&self) -> Result<&sql::SharedStatements, StoreError> {
+        Ok(&self.statements.shared)
     }
 
     fn record(row: &SqliteRow) -> Result<Record, StoreError> {

@@ -23,8 +23,8 @@ impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
 
     const RECORD_COLUMNS: usize = MySqlStore::RECORD_COLUMNS;
 
-    fn statements(&self) -> &sql::SharedStatements {
-        &self.own_statements().shared
+    async fn statements(&self) -> Result<&sql::SharedStatements, StoreError> {
+        Ok(&self.own_statements().shared)
     }
 
     fn record(row: &MySqlRow) -> Result<Record, StoreError> {

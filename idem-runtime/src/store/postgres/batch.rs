@@ -87,7 +87,10 @@ impl BatchExecutor for TransitionBatch {
     /// Completions and steps that took no effect get no response and run again individually.
     async fn run(&self, batch: Vec<Transition>) {
         let batch = Batch::of(batch);
-        let statements = self.store.forms.statements();
+        let Ok(statements) = self.store.own_statements().await else {
+            // Each request runs individually, and gets the error.
+            return;
+        };
         let (statement, position) = match batch.kinds() {
             [true, false, false] => (&statements.claim_all, POSITION),
             [false, true, false] => (&statements.complete_all, 0),

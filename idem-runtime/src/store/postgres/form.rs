@@ -10,7 +10,8 @@ pub enum PostgresForm {
     /// For PostgreSQL. A function inserts records, a trigger cleans up after deleted records, and advisory locks detect
     /// open transactions. Concurrent calls share statements.
     Standard,
-    /// For databases that speak PostgreSQL without all of its features, such as CockroachDB and YugabyteDB.
+    /// Experimental, until it ran on a database that needs it: so far it was tested on PostgreSQL only. For databases that
+    /// speak PostgreSQL without all of its features, such as CockroachDB and YugabyteDB.
     /// This form has no functions, triggers, advisory locks and sequences. Each call has statements of its own.
     Portable,
 }

@@ -57,21 +57,17 @@ impl Forms {
         }
     }
 
-    /// Statements of the known form, for the pool. Without tables any statement fails, so those of the standard form serve.
-    pub(super) fn statements(&self) -> &PostgresStatements {
-        match self.is_portable() {
-            true => &self.portable,
-            false => &self.standard,
-        }
-    }
-
     pub(super) fn is_portable(&self) -> bool {
         self.known() == Some(PostgresForm::Portable)
     }
 
-    /// Reads the form of the tables, unless it is known. Concurrent calls share one read. Without tables the form stays
-    /// unknown, because another process may create them.
-    pub(super) async fn prepare(&self, pool: &PgPool) -> Result<(), StoreError> {
+    /// Statements for the pool, of the form of the tables. The form is read unless it is known; concurrent calls share one
+    /// read. Without tables the form stays unknown, because another process may create them. Any statement fails then, so
+    /// those of the standard form serve.
+    pub(super) async fn statements(
+        &self,
+        pool: &PgPool,
+    ) -> Result<&PostgresStatements, StoreError> {
         let read = || {
             retry_conflicts(|| async {
                 let mut connection = pool.acquire().await?;
@@ -79,10 +75,14 @@ impl Forms {
                 give_back(connection, form)
             })
         };
-        self.prepare_by(read).await
+        self.prepare_by(read).await?;
+        Ok(match self.is_portable() {
+            true => &self.portable,
+            false => &self.standard,
+        })
     }
 
-    /// As [`prepare`](Self::prepare), on a connection that may be in a transaction.
+    /// Reads the form as [`statements`](Self::statements) does, on a connection that may be in a transaction.
     pub(super) async fn prepare_on(&self, connection: &mut PgConnection) -> Result<(), StoreError> {
         self.prepare_by(|| form_of_tables(connection, &self.table))
             .await

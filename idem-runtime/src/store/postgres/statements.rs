@@ -36,6 +36,7 @@ pub(super) const OUT_OF_DATE: i64 = -3;
 declare_statements! {
     /// Statements for one table.
     pub(super) struct PostgresStatements {
+        pub(super) form: PostgresForm,
         pub(super) shared: SharedStatements,
     }
     from "statements.sql" {
@@ -113,7 +114,7 @@ impl PostgresStatements {
             .with("out_of_date", OUT_OF_DATE.to_string())
             .with("no_claim", ["NULL"; POSITION].join(", "));
         let shared = SharedStatements::new(&template);
-        Self::from_template(&template, shared)
+        Self::from_template(&template, form, shared)
     }
 }
 

@@ -27,8 +27,8 @@ impl Backend for InTransaction<'_, PostgresStore, PgConnection> {
 
     const RECORD_COLUMNS: usize = PostgresStore::RECORD_COLUMNS;
 
-    fn statements(&self) -> &SharedStatements {
-        &self.store.forms.in_transaction().shared
+    async fn statements(&self) -> Result<&SharedStatements, StoreError> {
+        Ok(&self.store.forms.in_transaction().shared)
     }
 
     fn record(row: &PgRow) -> Result<Record, StoreError> {
@@ -54,7 +54,7 @@ impl PostgresStore {
     pub(super) async fn begin_by_hand(
         &self,
     ) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
-        self.prepare().await?;
+        self.own_statements().await?;
         self.begin_by(BEGIN).await
     }
 
@@ -93,7 +93,7 @@ impl TransactionalStore for PostgresStore {
     sql::transactions!(in trait PostgresStore, Postgres, PgConnection);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
-        self.prepare().await?;
+        self.own_statements().await?;
         self.begin_by(BEGIN_ANY).await
     }
 

@@ -22,6 +22,7 @@ pub(in crate::store) async fn resolve_by_hand(
 ) -> Result<Resolved, StoreError> {
     let query = backend
         .statements()
+        .await?
         .write_entry
         .query()
         .observation(observed)
@@ -43,6 +44,7 @@ pub(in crate::store) async fn write_purge(
     let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let query = backend
         .statements()
+        .await?
         .write_purge
         .query()
         .text(change.actor())
@@ -85,6 +87,7 @@ pub(in crate::store) async fn audit<B: Backend>(
     let id = filter.id.as_ref().map(|id| &id.as_bytes()[..]);
     let query = backend
         .statements()
+        .await?
         .audit
         .query()
         .number(before)

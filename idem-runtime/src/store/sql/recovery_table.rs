@@ -19,7 +19,7 @@ pub(in crate::store) async fn save_input(
     input: &Payload,
     lease: Duration,
 ) -> Result<FencedWrite, StoreError> {
-    let query = backend.statements().save_input.query().owner(owner);
+    let query = backend.statements().await?.save_input.query().owner(owner);
     let query = query.text(&*input.codec).bytes(&*input.bytes);
     fenced(backend, query.number(span(lease))).await
 }
@@ -29,7 +29,7 @@ pub(in crate::store) async fn due_inputs(
     operation: &Operation,
     limit: u32,
 ) -> Result<Vec<RecoveryInput>, StoreError> {
-    let query = backend.statements().due_inputs.query();
+    let query = backend.statements().await?.due_inputs.query();
     let query = query.text(operation.as_str()).number(i64::from(limit));
     let rows = backend.read(query).await?;
     let inputs = rows.iter().map(|row| {
@@ -53,7 +53,7 @@ pub(in crate::store) async fn postpone_input(
     by: Duration,
     begun_recoveries: i64,
 ) -> Result<Resolved, StoreError> {
-    let query = as_read(&backend.statements().postpone_input, input);
+    let query = as_read(&backend.statements().await?.postpone_input, input);
     // Always changes the due time, because other callers compare it with the one that they read.
     let query = query.number(span(by).max(1)).number(begun_recoveries);
     resolved(backend, query).await
@@ -63,7 +63,7 @@ pub(in crate::store) async fn forget_input(
     backend: &impl Backend,
     input: &RecoveryInput,
 ) -> Result<Resolved, StoreError> {
-    let query = as_read(&backend.statements().forget_input, input);
+    let query = as_read(&backend.statements().await?.forget_input, input);
     resolved(backend, query).await
 }
 

@@ -51,7 +51,7 @@ pub(in crate::store) async fn purge(
     as_of: Timestamp,
 ) -> Result<Purged, StoreError> {
     // Mostly nothing is due, and this read blocks no other caller.
-    let due = limited(&backend.statements().due, 1, as_of);
+    let due = limited(&backend.statements().await?.due, 1, as_of);
     let due = backend.read(due).await?;
     if due.is_empty() {
         return Ok(Purged::default());

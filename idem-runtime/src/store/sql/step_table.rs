@@ -22,6 +22,7 @@ pub(in crate::store) async fn save_step(
     // The step was saved before, or the caller no longer owns the record.
     let find = backend
         .statements()
+        .await?
         .find_step
         .query()
         .owner(owner)
@@ -36,7 +37,7 @@ pub(in crate::store) async fn saved_steps(
     backend: &impl Backend,
     owner: &Owner,
 ) -> Result<Option<Vec<SavedStep>>, StoreError> {
-    let query = backend.statements().saved_steps.query().owner(owner);
+    let query = backend.statements().await?.saved_steps.query().owner(owner);
     let rows = backend.read(query).await?;
     if rows.is_empty() {
         return Ok(None);

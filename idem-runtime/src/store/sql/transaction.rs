@@ -518,8 +518,8 @@ macro_rules! transactions {
 
             const RECORD_COLUMNS: usize = <$store as crate::store::sql::Backend>::RECORD_COLUMNS;
 
-            fn statements(&self) -> &crate::store::sql::SharedStatements {
-                &self.store.statements.shared
+            async fn statements(&self) -> Result<&crate::store::sql::SharedStatements, StoreError> {
+                Ok(&self.store.statements.shared)
             }
 
             fn record(row: &$row) -> Result<crate::record::Record, StoreError> {

@@ -23,7 +23,8 @@ pub(in crate::store) trait Backend: Sync {
     /// Number of columns in the part `record` of the statements.
     const RECORD_COLUMNS: usize;
 
-    fn statements(&self) -> &SharedStatements;
+    /// Statements for the tables as they are, which may have to be read first.
+    fn statements(&self) -> impl Future<Output = Result<&SharedStatements, StoreError>> + Send;
 
     /// Reads the record in a row of the part `record` of the statements.
     fn record(row: &Self::Row) -> Result<Record, StoreError>;
@@ -192,7 +193,7 @@ pub(in crate::store) async fn renew(
     owner: &Owner,
     lease: Duration,
 ) -> Result<FencedWrite, StoreError> {
-    let query = backend.statements().renew.query().owner(owner);
+    let query = backend.statements().await?.renew.query().owner(owner);
     fenced(backend, query.number(span(lease))).await
 }
 
@@ -201,7 +202,7 @@ pub(in crate::store) async fn complete(
     owner: &Owner,
     outcome: &Outcome,
 ) -> Result<FencedWrite, StoreError> {
-    let query = backend.statements().complete.query().owner(owner);
+    let query = backend.statements().await?.complete.query().owner(owner);
     if fenced(backend, query.outcome(outcome)).await? == FencedWrite::Applied {
         return Ok(FencedWrite::Applied);
     }
@@ -219,7 +220,7 @@ pub(in crate::store) async fn release(
     backend: &impl Backend,
     owner: &Owner,
 ) -> Result<FencedWrite, StoreError> {
-    let query = backend.statements().release.query().owner(owner);
+    let query = backend.statements().await?.release.query().owner(owner);
     fenced(backend, query).await
 }
 
@@ -227,7 +228,7 @@ pub(in crate::store) async fn interrupt(
     backend: &impl Backend,
     owner: &Owner,
 ) -> Result<FencedWrite, StoreError> {
-    let query = backend.statements().interrupt.query().owner(owner);
+    let query = backend.statements().await?.interrupt.query().owner(owner);
     fenced(backend, query).await
 }
 
@@ -240,6 +241,7 @@ pub(in crate::store) async fn save_new_step(
 ) -> Result<FencedWrite, StoreError> {
     let save = backend
         .statements()
+        .await?
         .save_step
         .query()
         .owner(owner)
@@ -267,7 +269,7 @@ pub(in crate::store) async fn resolve(
     observed: &Observation,
     resolution: &Resolution,
 ) -> Result<Resolved, StoreError> {
-    let statements = backend.statements();
+    let statements = backend.statements().await?;
     let statement = match resolution {
         Resolution::Complete(_) => &statements.resolve_complete,
         Resolution::Release => &statements.resolve_release,
@@ -305,7 +307,7 @@ pub(in crate::store) async fn attempts<B: Backend>(
     backend: &B,
     id: &RecordId,
 ) -> Result<Option<Attempts>, StoreError> {
-    let query = backend.statements().attempts.query();
+    let query = backend.statements().await?.attempts.query();
     let rows = backend.read(query.bytes(&id.as_bytes()[..])).await?;
     let Some(row) = rows.first() else {
         return Ok(None);
@@ -343,6 +345,7 @@ pub(in crate::store) async fn note_replay(
 ) -> Result<bool, StoreError> {
     let query = backend
         .statements()
+        .await?
         .note_replay
         .query()
         .bytes(&id.as_bytes()[..])
@@ -353,7 +356,9 @@ pub(in crate::store) async fn note_replay(
 
 /// Reads the clock of the database.
 pub(in crate::store) async fn now(backend: &impl Backend) -> Result<Timestamp, StoreError> {
-    let rows = backend.read(backend.statements().now.query()).await?;
+    let rows = backend
+        .read(backend.statements().await?.now.query())
+        .await?;
     let row = rows.first().ok_or_else(|| corrupt("time"))?;
     row.number(0)
         .map(Timestamp::from_micros)
@@ -365,7 +370,12 @@ pub(in crate::store) async fn read_current<B: Backend>(
     backend: &B,
     id: &RecordId,
 ) -> Result<Option<Record>, StoreError> {
-    let query = backend.statements().get.query().bytes(&id.as_bytes()[..]);
+    let query = backend
+        .statements()
+        .await?
+        .get
+        .query()
+        .bytes(&id.as_bytes()[..]);
     let rows = backend.read(query).await?;
     rows.first().map(B::record).transpose()
 }
@@ -497,7 +507,7 @@ pub(super) async fn id_after<B: Backend>(
     id: &[u8],
     others: u32,
 ) -> Result<Option<Vec<u8>>, StoreError> {
-    let query = backend.statements().id_after.query().bytes(id);
+    let query = backend.statements().await?.id_after.query().bytes(id);
     let rows = backend.read(query.number(i64::from(others))).await?;
     let id = rows.first().map(|row| row.bytes(0).map_err(unreadable));
     Ok(id.transpose()?.map(Cow::into_owned))
@@ -509,7 +519,7 @@ pub(in crate::store) async fn list<B: Backend>(
     page: &PageRequest,
 ) -> Result<Page, StoreError> {
     let mut window = Window::of(backend, filter, page).await?;
-    let list = &backend.statements().list;
+    let list = &backend.statements().await?.list;
     let (rows, withheld) = window.read(backend, list, filter).await?;
     let (records, mut unreadable, next) = window.page(&rows, B::RECORD_COLUMNS, B::record)?;
     unreadable.extend(withheld);
@@ -526,7 +536,7 @@ pub(in crate::store) async fn summaries<B: Backend>(
     filter: &Filter,
     page: &PageRequest,
 ) -> Result<SummaryPage, StoreError> {
-    let statements = backend.statements();
+    let statements = backend.statements().await?;
     let (mut window, statement) = if filter.stuck && has_stuck_index(backend).await? {
         let (after, limit) = position(page)?;
         let window = Window {
@@ -554,7 +564,7 @@ pub(in crate::store) async fn summaries<B: Backend>(
 
 /// Returns true if the optional index of stuck records exists and is complete.
 pub(super) async fn has_stuck_index<B: Backend>(backend: &B) -> Result<bool, StoreError> {
-    let query = backend.statements().has_stuck_index.query();
+    let query = backend.statements().await?.has_stuck_index.query();
     let rows = backend.read(query).await?;
     let row = rows.first().ok_or_else(|| corrupt("index"))?;
     Ok(row.number(0).map_err(unreadable)? > 0)
