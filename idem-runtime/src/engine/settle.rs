@@ -97,17 +97,12 @@ impl Settle {
 /// Future of a store call that settles a record.
 type Write<'a> = Pin<Box<dyn Future<Output = Result<FencedWrite, StoreError>> + Send + 'a>>;
 
-/// Result of settling an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SettleResult {
-    /// The store acknowledged the write.
-    Acknowledged,
-    /// The store refused the result, and acknowledged that the work was done.
-    Unrecorded,
-    /// Another call owns the record; nothing was written.
-    Lost,
-    /// The store could not be reached in time. Settling continues in the background.
-    Pending,
+/// The store's answer to the write that settles an attempt.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settled {
+    pub(super) written: FencedWrite,
+    /// True if the store refused the result, and acknowledged only that the work was done.
+    pub(super) is_unrecorded: bool,
 }
 
 /// An attempt that is being settled in the store. If it is dropped, settling continues in the background: the outcome
@@ -147,21 +142,23 @@ impl Settlement {
 
     /// Writes to the store, and waits for its acknowledgement for as long as the handle's patience and the lease last.
     ///
-    /// A release or an interruption is tried only once here; no caller needs to wait for it.
-    pub(super) async fn settle(&mut self, span: &Span) -> SettleResult {
-        let Some(task) = &self.task else {
-            return SettleResult::Pending;
-        };
+    /// Returns `None` without an answer in time: settling then continues in the background. A release or an interruption is
+    /// tried only once here; no caller needs to wait for it.
+    pub(super) async fn settle(&mut self, span: &Span) -> Option<Settled> {
+        let task = self.task.as_ref()?;
         let policy = &task.attempt.engine().policy;
         let now = Instant::now();
         let until = later(now, patience(policy, task.attempt.live_until(), now));
         let limit = policy.store_timeout.min(until - now);
         match bounded(limit, task.write()).instrument(span.clone()).await {
-            Ok(fenced) => {
+            Ok(written) => {
                 if let Some(task) = self.task.take() {
-                    task.conclude(fenced, now);
+                    task.conclude(written, now);
                 }
-                fenced.into()
+                Some(Settled {
+                    written,
+                    is_unrecorded: false,
+                })
             }
             Err(error) => {
                 tracing::debug!(
@@ -175,7 +172,7 @@ impl Settlement {
         }
     }
 
-    async fn settle_in_background(&mut self, until: Instant) -> SettleResult {
+    async fn settle_in_background(&mut self, until: Instant) -> Option<Settled> {
         let ends = self
             .task
             .as_ref()
@@ -183,15 +180,12 @@ impl Settlement {
         let (answer, answered) = oneshot::channel();
         self.continue_in_background(Some(answer));
         if !ends {
-            return SettleResult::Pending;
+            return None;
         }
-        match tokio::time::timeout_at(until, answered).await {
-            Ok(Ok(result)) => result,
-            _ => SettleResult::Pending,
-        }
+        tokio::time::timeout_at(until, answered).await.ok()?.ok()
     }
 
-    fn continue_in_background(&mut self, answer: Option<oneshot::Sender<SettleResult>>) {
+    fn continue_in_background(&mut self, answer: Option<oneshot::Sender<Settled>>) {
         if let Some(task) = self.task.take() {
             let runtime = task.attempt.call().runtime.clone();
             runtime.spawn(task.persist(answer));
@@ -218,26 +212,6 @@ impl Drop for Settlement {
     }
 }
 
-impl SettleResult {
-    /// The store's answer to the write. None if there was none in time.
-    pub(super) fn written(self) -> Option<FencedWrite> {
-        match self {
-            Self::Acknowledged | Self::Unrecorded => Some(FencedWrite::Applied),
-            Self::Lost => Some(FencedWrite::Fenced),
-            Self::Pending => None,
-        }
-    }
-}
-
-impl From<FencedWrite> for SettleResult {
-    fn from(fenced: FencedWrite) -> Self {
-        match fenced {
-            FencedWrite::Applied => Self::Acknowledged,
-            FencedWrite::Fenced => Self::Lost,
-        }
-    }
-}
-
 impl SettleTask {
     fn write(&self) -> Write<'_> {
         self.settle.write(&self.attempt, &self.owner)
@@ -250,7 +224,7 @@ impl SettleTask {
     /// the work was done: the result is lost, but the work is not done twice. This happens while the lease is valid,
     /// because another call would take the lapsed record over and do the work again. A result that is too large for
     /// the store stays too large, so no time is spent on it.
-    async fn persist(mut self, answer: Option<oneshot::Sender<SettleResult>>) {
+    async fn persist(mut self, answer: Option<oneshot::Sender<Settled>>) {
         let policy = self.attempt.engine().policy.clone();
         let lease = self.attempt.call().request.lease;
         let now = Instant::now();
@@ -273,17 +247,15 @@ impl SettleTask {
                 written => written,
             };
             let error = match written {
-                Ok(fenced) => {
-                    let result = match (&self.settle, fenced) {
-                        (Settle::End(Outcome::Unrecorded), FencedWrite::Applied) => {
-                            SettleResult::Unrecorded
-                        }
-                        _ => fenced.into(),
-                    };
-                    self.conclude(fenced, sent_at);
+                Ok(written) => {
+                    let is_unrecorded = matches!(self.settle, Settle::End(Outcome::Unrecorded));
+                    self.conclude(written, sent_at);
                     if let Some(answer) = answer {
                         // The caller may have stopped waiting.
-                        let _ = answer.send(result);
+                        let _ = answer.send(Settled {
+                            written,
+                            is_unrecorded,
+                        });
                     }
                     return;
                 }

@@ -11,7 +11,7 @@ use crate::engine::decisions::{OwnAnswer, on_error, own_answer};
 use crate::engine::detach::{ShutDown, run_in_a_task};
 use crate::engine::progress::SharedOutcome;
 use crate::engine::running::RunGuard;
-use crate::engine::settle::{Settle, SettleResult};
+use crate::engine::settle::Settle;
 use crate::engine::singleflight::Leader;
 use crate::error::Error;
 use crate::fingerprint;
@@ -110,11 +110,11 @@ impl<T, E> Running<T, E> {
             if let Some(settlement) = &mut settlement {
                 let settled = settlement.settle(&call.context.report.span).await;
                 completing.stop();
-                if settled == SettleResult::Unrecorded {
+                if settled.is_some_and(|it| it.is_unrecorded) {
                     outcome = CallOutcome::Unrecorded;
                 }
                 if ends {
-                    match own_answer(settled.written(), call.guard.attempt.is_live()) {
+                    match own_answer(settled.map(|it| it.written), call.guard.attempt.is_live()) {
                         OwnAnswer::Own => {}
                         OwnAnswer::OwnUnrecorded => {
                             outcome = CallOutcome::Unrecorded;
