@@ -75,6 +75,12 @@ pub use self::unreadable::Unreadable;
 /// # Cancel safety
 ///
 /// If a future of this trait is dropped, its transition is applied or not applied, never in part.
+///
+/// # Wrappers
+///
+/// A store that wraps another one delegates every method, those with a default included: it keeps the steps, the attempts
+/// and the audit of the inner store. `#[deny(clippy::missing_trait_methods)]` on its `impl Store` finds what is missing,
+/// also after an update of this crate.
 #[doc = concat!("\n", include_str!("store/example.md"))]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
@@ -170,19 +176,17 @@ pub trait Store: Debug + Send + Sync + 'static {
     }
 
     /// Number of claims that this store works on at the same time. The engine sends no more of them at once: further ones
-    /// wait in the process, so that queued claims do not delay the writes of calls that run. A wrapper around a store returns the number of the inner store.
+    /// wait in the process, so that queued claims do not delay the writes of calls that run.
     fn claim_concurrency(&self) -> usize {
         64
     }
 
-    /// Returns this store as a store of attempts, if it keeps their history. A wrapper around a store returns that of the
-    /// inner store.
+    /// Returns this store as a store of attempts, if it keeps their history.
     fn attempts(&self) -> Option<&dyn AttemptStore> {
         None
     }
 
-    /// Returns this store as a store of an audit, if it keeps one. Without an audit, no record can be changed by hand. A
-    /// wrapper around a store returns itself or the inner store.
+    /// Returns this store as a store of an audit, if it keeps one. Without an audit, no record can be changed by hand.
     fn audit(&self) -> Option<&dyn AuditStore> {
         None
     }
@@ -192,8 +196,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns this store as a store of steps, if it supports them. A wrapper around a store returns that of the inner
-    /// store.
+    /// Returns this store as a store of steps, if it supports them.
     fn steps(&self) -> Option<&dyn StepStore> {
         None
     }
@@ -425,6 +428,7 @@ impl Purged {
 macro_rules! by_pointer {
     ($($pointer:ident),*) => {$(
         #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
         impl<S: Store + ?Sized> Store for $pointer<S> {
             async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
                 (**self).claim(claim).await

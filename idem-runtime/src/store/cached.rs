@@ -366,6 +366,7 @@ impl<S: fmt::Debug> fmt::Debug for Cached<S> {
 }
 
 #[async_trait]
+#[deny(clippy::missing_trait_methods)]
 impl<S: Store> Store for Cached<S> {
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         let store_read = match self.lookup(&claim.id).await {
@@ -451,6 +452,11 @@ impl<S: Store> Store for Cached<S> {
 
     fn audit(&self) -> Option<&dyn AuditStore> {
         self.store.audit().map(|_| self as &dyn AuditStore)
+    }
+
+    /// A cache in Redis does not.
+    fn answers_at_once(&self) -> bool {
+        false
     }
 
     fn claim_concurrency(&self) -> usize {

@@ -16,9 +16,9 @@ use crate::record::{
     FencingToken, Observation, OnCrash, Outcome, Owner, OwnerLabel, Payload, Record, Timestamp,
 };
 use crate::store::{
-    AttemptStore, Attempts, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Granted, Page,
-    PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep, StepStore,
-    Store, SummaryPage,
+    AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
+    Granted, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved,
+    SavedStep, StepStore, Store, SummaryPage,
 };
 
 mod place;
@@ -234,6 +234,7 @@ impl Write<'_> {
 }
 
 #[async_trait]
+#[deny(clippy::missing_trait_methods)]
 impl<Old: Store, New: Store> Store for Moving<Old, New> {
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         let pair = self.read(&claim.id).await?;
@@ -358,6 +359,11 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
         self.old
             .claim_concurrency()
             .min(self.new.claim_concurrency())
+    }
+
+    /// Records are changed by hand in the store that has them.
+    fn audit(&self) -> Option<&dyn AuditStore> {
+        None
     }
 
     fn attempts(&self) -> Option<&dyn AttemptStore> {

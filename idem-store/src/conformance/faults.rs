@@ -329,7 +329,13 @@ impl Default for Gate {
 }
 
 #[async_trait]
+#[deny(clippy::missing_trait_methods)]
 impl<S: Store> Store for FaultStore<S> {
+    /// A fault may be a delay.
+    fn answers_at_once(&self) -> bool {
+        false
+    }
+
     fn claim_concurrency(&self) -> usize {
         self.inner().claim_concurrency()
     }
