@@ -172,7 +172,7 @@ impl Store for ClockedStore {
             .filter(|record| filter.matches(record))
             .take(limit + 1)
             .collect();
-        Ok(Page::in_id_order(found, limit))
+        Ok(Page::in_id_order(found, filter, limit))
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idem_runtime::Observation;
 use idem_runtime::store::{
-    AuditStore, Cursor, ManualChange, RecordSummary, Resolution, Resolved, Unreadable,
+    AuditStore, Cursor, ListedRecord, ManualChange, Resolution, Resolved, Unreadable,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -32,7 +32,7 @@ const GIVE_UP_AFTER: u32 = 3;
 struct Selection {
     observations: Vec<Observation>,
     /// The first of the records.
-    shown: Vec<RecordSummary>,
+    shown: Vec<ListedRecord>,
     /// Number of records that meet the condition, but that the command does not apply to.
     not_applicable: u64,
     /// Records that may meet the condition, but cannot be read.
@@ -109,8 +109,8 @@ async fn select(
     loop {
         let found = page(idem, &filter, after, PAGE).await?;
         selection.unreadable.extend(found.unreadable);
-        for summary in found.summaries {
-            let record = &summary.record;
+        for listed in found.records {
+            let record = &listed.record;
             if !condition.matches(record) {
                 continue;
             }
@@ -124,7 +124,7 @@ async fn select(
             }
             selection.observations.push(record.observation());
             if selection.shown.len() < SHOWN {
-                selection.shown.push(summary);
+                selection.shown.push(listed);
             }
         }
         after = found.next;

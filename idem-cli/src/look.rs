@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use idem_runtime::record::OwnerLabel;
-use idem_runtime::store::{Attempts, AuditFilter, Cursor, Filter, PageRequest, SummaryPage};
+use idem_runtime::store::{Attempts, AuditFilter, Cursor, Filter, Page, PageRequest};
 use idem_runtime::{Record, State};
 use serde_json::json;
 
@@ -40,13 +40,13 @@ pub(crate) async fn list(connection: &Connection, list: &List) -> anyhow::Result
     };
     refuse_if_all_is_empty(connection, &page).await?;
     print_page(&page, list.form.json);
-    let is_full = page.summaries.len() >= list.limit as usize;
+    let is_full = page.records.len() >= list.limit as usize;
     if list.condition.is_some() && is_full && !list.form.json {
         outln!("\nthe limit is reached, so there may be more: --limit");
     }
     let is_selection = list.condition.is_some() || filter != Filter::default();
     Ok(
-        match page.summaries.is_empty() && page.next.is_none() && is_selection {
+        match page.records.is_empty() && page.next.is_none() && is_selection {
             true => End::Found,
             false => End::Done,
         },
@@ -68,12 +68,12 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
                 operation: stuck.operation.clone(),
                 ..Filter::default()
             };
-            let found = u32::try_from(page.summaries.len())?;
+            let found = u32::try_from(page.records.len())?;
             // The listing before has the lapsed ones.
             let tried = |it: &Record| it.attempt >= attempts && !it.is_unsettled();
             let rest = stuck.limit.saturating_sub(found);
             let tried = matching(idem, &filter, rest, tried).await?;
-            page.summaries.extend(tried.summaries);
+            page.records.extend(tried.records);
             for unreadable in tried.unreadable {
                 if !page.unreadable.contains(&unreadable) {
                     page.unreadable.push(unreadable);
@@ -85,7 +85,7 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
     print_page(&page, stuck.form.json);
     // A record that cannot be read needs somebody, too.
     Ok(
-        match page.summaries.is_empty() && page.unreadable.is_empty() {
+        match page.records.is_empty() && page.unreadable.is_empty() {
             true => End::Done,
             false => End::Found,
         },
@@ -94,7 +94,7 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
 
 /// Refuses an empty page of a Redis in which nothing is of idem's. It is probably another database, or another prefix, and
 /// would pass for one without stuck records. In a SQL database the tables show that it is the right one.
-async fn refuse_if_all_is_empty(connection: &Connection, page: &SummaryPage) -> anyhow::Result<()> {
+async fn refuse_if_all_is_empty(connection: &Connection, page: &Page) -> anyhow::Result<()> {
     if connection.database.is_some() || !is_empty(page) {
         return Ok(());
     }
@@ -103,7 +103,7 @@ async fn refuse_if_all_is_empty(connection: &Connection, page: &SummaryPage) -> 
         limit: 1,
         after: None,
     };
-    let all = records.summaries(&Filter::default(), &one).await?;
+    let all = records.list(&Filter::default(), &one).await?;
     let audit = records.audit(&AuditFilter::default(), &one).await?;
     let is_known = !is_empty(&all) || !audit.entries.is_empty() || !audit.unreadable.is_empty();
     ensure!(
@@ -115,8 +115,8 @@ async fn refuse_if_all_is_empty(connection: &Connection, page: &SummaryPage) -> 
     Ok(())
 }
 
-fn is_empty(page: &SummaryPage) -> bool {
-    page.summaries.is_empty() && page.unreadable.is_empty() && page.next.is_none()
+fn is_empty(page: &Page) -> bool {
+    page.records.is_empty() && page.unreadable.is_empty() && page.next.is_none()
 }
 
 /// Says after a while why looking for stuck records takes so long.
@@ -258,21 +258,21 @@ pub(crate) async fn page(
     filter: &Filter,
     mut after: Option<Cursor>,
     limit: u32,
-) -> anyhow::Result<SummaryPage> {
-    let (mut summaries, mut unreadable) = (Vec::new(), Vec::new());
+) -> anyhow::Result<Page> {
+    let (mut records, mut unreadable) = (Vec::new(), Vec::new());
     loop {
-        let missing = limit - u32::try_from(summaries.len())?;
+        let missing = limit - u32::try_from(records.len())?;
         let request = PageRequest {
             limit: missing,
             after,
         };
-        let page = idem.records().summaries(filter, &request).await?;
-        summaries.extend(page.summaries);
+        let page = idem.records().list(filter, &request).await?;
+        records.extend(page.records);
         unreadable.extend(page.unreadable);
         after = page.next;
-        if after.is_none() || summaries.len() >= limit as usize {
-            return Ok(SummaryPage {
-                summaries,
+        if after.is_none() || records.len() >= limit as usize {
+            return Ok(Page {
+                records,
                 unreadable,
                 next: after,
             });
@@ -286,7 +286,7 @@ async fn matching(
     filter: &Filter,
     limit: u32,
     meets: impl Fn(&Record) -> bool,
-) -> anyhow::Result<SummaryPage> {
+) -> anyhow::Result<Page> {
     const AT_ONCE: u32 = 1000;
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     let mut request = PageRequest {
@@ -294,8 +294,8 @@ async fn matching(
         after: None,
     };
     while found.len() < limit as usize {
-        let page = idem.records().summaries(filter, &request).await?;
-        found.extend(page.summaries.into_iter().filter(|it| meets(&it.record)));
+        let page = idem.records().list(filter, &request).await?;
+        found.extend(page.records.into_iter().filter(|it| meets(&it.record)));
         unreadable.extend(page.unreadable);
         request.after = page.next;
         if request.after.is_none() {
@@ -303,25 +303,25 @@ async fn matching(
         }
     }
     found.truncate(limit as usize);
-    Ok(SummaryPage {
-        summaries: found,
+    Ok(Page {
+        records: found,
         unreadable,
         next: None,
     })
 }
 
-fn print_page(page: &SummaryPage, as_json: bool) {
+fn print_page(page: &Page, as_json: bool) {
     if as_json {
-        let records: Vec<_> = page.summaries.iter().map(output::json_of_summary).collect();
+        let records: Vec<_> = page.records.iter().map(output::json_of_listed).collect();
         let next = page.next.as_ref().map(Cursor::as_str);
         let unreadable = output::json_of_unreadable(&page.unreadable);
         output::print_json(&json!({ "records": records, "unreadable": unreadable, "next": next }));
         return;
     }
-    if page.summaries.is_empty() {
+    if page.records.is_empty() {
         outln!("no records");
     } else {
-        outln!("{}", output::table_of_records(&page.summaries));
+        outln!("{}", output::table_of_records(&page.records));
     }
     output::print_unreadable("records", &page.unreadable);
     if let Some(next) = &page.next {

@@ -8,7 +8,7 @@ use idem_runtime::record::OwnerLabel;
 pub(crate) use idem_runtime::store::operator::text::{
     duration, key, payload, shown, state, time, time_from, with_causes,
 };
-use idem_runtime::store::{RecordSummary, Unreadable};
+use idem_runtime::store::{ListedRecord, Unreadable};
 use idem_runtime::{Record, Timestamp};
 use serde_json::{Value, json};
 use tabled::builder::Builder;
@@ -59,10 +59,10 @@ pub(crate) fn json_of_unreadable(unreadable: &[Unreadable]) -> Value {
 }
 
 /// A table of records that fits the terminal.
-pub(crate) fn table_of_records(records: &[RecordSummary]) -> String {
-    let rows = records.iter().map(|summary| {
-        let record = &summary.record;
-        let owner = summary.owner.as_ref().map_or("", OwnerLabel::as_str);
+pub(crate) fn table_of_records(records: &[ListedRecord]) -> String {
+    let rows = records.iter().map(|listed| {
+        let record = &listed.record;
+        let owner = listed.owner.as_ref().map_or("", OwnerLabel::as_str);
         [
             shown(record.identity.operation.as_str()),
             key(record.identity.key.as_str()),
@@ -171,12 +171,12 @@ pub(crate) fn json(record: &Record, with_payload: bool) -> Value {
 }
 
 /// A record of a listing as JSON.
-pub(crate) fn json_of_summary(summary: &RecordSummary) -> Value {
-    let mut value = json(&summary.record, false);
-    let payload = summary.payload.as_ref();
+pub(crate) fn json_of_listed(listed: &ListedRecord) -> Value {
+    let mut value = json(&listed.record, false);
+    let payload = listed.payload.as_ref();
     value["payload_codec"] = payload.map(|it| &*it.codec).into();
     value["payload_bytes"] = payload.map(|it| it.size).into();
-    value["owner"] = summary.owner.as_ref().map(OwnerLabel::as_str).into();
+    value["owner"] = listed.owner.as_ref().map(OwnerLabel::as_str).into();
     value
 }
 

@@ -94,9 +94,9 @@ async fn view(connection: &Connection, pause: Duration) -> anyhow::Result<String
             "\n{number} records cannot be read: `idem stuck` names them"
         );
     }
-    if !stuck.summaries.is_empty() {
+    if !stuck.records.is_empty() {
         view.push_str("\nstuck:\n");
-        view.push_str(&output::table_of_records(&stuck.summaries));
+        view.push_str(&output::table_of_records(&stuck.records));
         if stuck.next.is_some() {
             view.push_str("\nthere are more: `idem stuck` lists them");
         }

@@ -15,7 +15,7 @@ use idem_runtime::key::{Identity, Operation, RecordId, Scope, ToKey, ToScope};
 use idem_runtime::record::{Observation, Payload, Record};
 use idem_runtime::store::operator::{OperatorStore, StepsOfRecord};
 use idem_runtime::store::{
-    Attempts, AuditEntry, AuditFilter, Cursor, Filter, ManualChange, PageRequest, RecordSummary,
+    Attempts, AuditEntry, AuditFilter, Cursor, Filter, ListedRecord, ManualChange, PageRequest,
     Resolution, Resolved, Unreadable,
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -369,13 +369,13 @@ impl Access {
         filter: &Filter,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Listing<RecordSummary>, Failure> {
+    ) -> Result<Listing<ListedRecord>, Failure> {
         let mut pages = self.pages("records", after, limit)?;
         let _permit = self.permit().await?;
         let records = self.shared.idem.records();
         while let Some(request) = pages.next_request() {
-            let page = records.summaries(filter, &request).await?;
-            let found = page.summaries.into_iter();
+            let page = records.list(filter, &request).await?;
+            let found = page.records.into_iter();
             let seen = found.filter(|it| self.sees(&it.record));
             pages.add(seen, page.unreadable, page.next);
         }

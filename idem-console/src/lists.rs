@@ -8,7 +8,7 @@ use http::StatusCode;
 use idem_runtime::record::{OwnerLabel, State};
 use idem_runtime::store::operator::text::{duration, key, shown, time};
 use idem_runtime::store::{
-    AuditEntry, AuditFilter, AuditSubject, Filter, RecordSummary, Unreadable,
+    AuditEntry, AuditFilter, AuditSubject, Filter, ListedRecord, Unreadable,
 };
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -107,7 +107,7 @@ async fn list(
     })
 }
 
-fn table(access: &Access, records: &[RecordSummary]) -> Markup {
+fn table(access: &Access, records: &[ListedRecord]) -> Markup {
     html! {
         table.cards {
             caption { "In the order of the store" }
@@ -115,7 +115,7 @@ fn table(access: &Access, records: &[RecordSummary]) -> Markup {
                 th { "Key" } th { "Operation" } th { "Scope" } th { "State" } th.number { "Attempt" } th { "Age" }
                 th { "On crash" } th { "Owner" }
             } }
-            tbody { @for RecordSummary { record, owner, .. } in records { tr data-key=(record.id) {
+            tbody { @for ListedRecord { record, owner, .. } in records { tr data-key=(record.id) {
                 td.key { a href=(access.link(&format!("records/{}", record.id))) {
                     (key(record.identity.key.as_str()))
                 } }

@@ -10,7 +10,7 @@ use crate::error::{DecodeError, StoreError};
 use crate::key::RecordId;
 use crate::record::{Payload, Record, State};
 use crate::store::operator::OperatorStore;
-use crate::store::{Filter, PageRequest, Store, Unreadable};
+use crate::store::{Filter, ListedRecord, PageRequest, Store, Unreadable};
 
 /// Check before a deploy: decodes all stored results and steps with the types of this build, and lists those that would
 /// answer [`Error::Decode`](crate::Error::Decode).
@@ -128,14 +128,18 @@ impl Verification {
         store: &(impl OperatorStore + ?Sized),
     ) -> Result<VerificationReport, StoreError> {
         let mut report = VerificationReport::default();
+        let filter = Filter {
+            payloads: true,
+            ..Filter::default()
+        };
         let mut page = PageRequest {
             limit: PAGE,
             after: None,
         };
         loop {
-            let found = store.list(&Filter::default(), &page).await?;
+            let found = store.list(&filter, &page).await?;
             self.pass_over(found.unreadable, &mut report);
-            for record in &found.records {
+            for ListedRecord { record, .. } in &found.records {
                 self.check_result(record, &mut report);
                 if !record.state.is_ended() {
                     self.check_steps(store, record, &mut report).await?;
@@ -160,14 +164,18 @@ impl Verification {
         store: &(impl Store + ?Sized),
     ) -> Result<VerificationReport, StoreError> {
         let mut report = VerificationReport::default();
+        let filter = Filter {
+            payloads: true,
+            ..Filter::default()
+        };
         let mut page = PageRequest {
             limit: PAGE,
             after: None,
         };
         loop {
-            let found = store.list(&Filter::default(), &page).await?;
+            let found = store.list(&filter, &page).await?;
             self.pass_over(found.unreadable, &mut report);
-            for record in &found.records {
+            for ListedRecord { record, .. } in &found.records {
                 self.check_result(record, &mut report);
             }
             page.after = found.next;

@@ -375,7 +375,7 @@ const CASES: &[Case] = table! {
         list_by_age: "listing by age gives records first claimed at least that long ago",
         list_in_pages: "a record that is there all the time is on exactly one page, whatever comes and goes meanwhile",
         list_hides_what_expired: "an expired record is on no page",
-        summaries_are_of_the_same_records: "a listing of summaries has the same records, without their payloads, with the size of each and the label of its last owner",
+        listed_records_are_the_same: "a listing has the records as a read returns them, with the size of each payload and the label of its last owner, and with the payloads only if they are asked for",
     }
     storing {
         every_key_byte_is_kept: "every printable ASCII byte in a key is kept, case and blanks included",

@@ -21,11 +21,11 @@ mod audit;
 mod cursor;
 #[doc(hidden)]
 pub mod encoding;
+mod listed;
 mod recovery;
 #[doc(hidden)]
 pub mod status;
 mod steps;
-mod summary;
 mod transaction;
 pub mod transitions;
 mod unreadable;
@@ -35,9 +35,9 @@ pub use self::audit::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
     ManualChange,
 };
+pub use self::listed::{ListedRecord, PayloadSummary};
 pub use self::recovery::{RecoveryInput, RecoveryStore};
 pub use self::steps::{SavedStep, StepStore};
-pub use self::summary::{PayloadSummary, RecordSummary, SummaryPage};
 pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
 pub use self::unreadable::Unreadable;
 
@@ -142,19 +142,10 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Reads a page of matching records, in a stable order that the store chooses. A record that exists during the
     /// whole listing is on exactly one page. A record that cannot be read is passed over and named in
     /// [`Page::unreadable`]; it does not fail the listing.
-    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError>;
-
-    /// Lists records as [`list`](Self::list) does, without their results, and with the labels of their owners if the store
-    /// is an [`AttemptStore`]. For operators, who look at many records.
     ///
-    /// The default calls [`list`](Self::list), which reads the results, and knows no labels.
-    async fn summaries(
-        &self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, StoreError> {
-        Ok(self.list(filter, page).await?.into())
-    }
+    /// The records have no payloads, unless [`Filter::payloads`] asks for them. They have the labels of their owners if the
+    /// store is an [`AttemptStore`].
+    async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError>;
 
     /// Time of the store's clock: that of the server, for a store with a server. A store with several clocks returns the
     /// earliest of those that it can read.
@@ -334,9 +325,20 @@ pub struct Filter {
     pub operation: Option<String>,
     /// Selects only records first claimed at least this long ago.
     pub older_than: Option<Duration>,
+    /// Reads the payloads of the records, too. Selects nothing.
+    pub payloads: bool,
 }
 
 impl Filter {
+    /// Returns true if all records match.
+    pub fn selects_all(&self) -> bool {
+        let all = Self {
+            payloads: self.payloads,
+            ..Self::default()
+        };
+        *self == all
+    }
+
     /// Returns true if this record matches.
     pub fn matches(&self, record: &Record) -> bool {
         self.state.is_none_or(|state| record.state == state)
@@ -396,7 +398,7 @@ impl Cursor {
 pub struct Page {
     /// Records of the page. There may be fewer than requested, even none, while [`next`](Self::next) says there are
     /// more.
-    pub records: Vec<Record>,
+    pub records: Vec<ListedRecord>,
     /// Records that may match but cannot be read. A page with many of them is short.
     pub unreadable: Vec<Unreadable>,
     /// Start of the next page; `None` on the last page.
@@ -472,10 +474,6 @@ macro_rules! by_pointer {
 
             async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
                 (**self).list(filter, page).await
-            }
-
-            async fn summaries(&self, filter: &Filter, page: &PageRequest) -> Result<SummaryPage, StoreError> {
-                (**self).summaries(filter, page).await
             }
 
             async fn now(&self) -> Result<Timestamp, StoreError> {

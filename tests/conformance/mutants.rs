@@ -270,13 +270,10 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (Bug::ListIgnoresAge, &["list_by_age"]),
     (Bug::ListPagesByOffset, &["list_in_pages"]),
     (Bug::ListShowsExpired, &["list_hides_what_expired"]),
+    (Bug::ListForgetsTheOwner, &["listed_records_are_the_same"]),
     (
-        Bug::SummaryForgetsTheOwner,
-        &["summaries_are_of_the_same_records"],
-    ),
-    (
-        Bug::SummaryCountsWithTheCodec,
-        &["summaries_are_of_the_same_records"],
+        Bug::ListCountsWithTheCodec,
+        &["listed_records_are_the_same"],
     ),
     (Bug::KeyIsTrimmed, &["every_key_byte_is_kept"]),
     (Bug::KeyIsFolded, &["every_key_byte_is_kept"]),

@@ -13,7 +13,7 @@ use idem_runtime::record::{
 use idem_runtime::store::{
     AttemptLog, AttemptStore, AuditEntry, AuditStore, ClaimOutcome, ClaimRequest, Cursor,
     FencedWrite, Filter, Granted, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
-    StepStore, SummaryPage,
+    StepStore,
 };
 use idem_runtime::{RecordId, Store, StoreError};
 
@@ -568,7 +568,10 @@ impl Store for ToyStore {
             })
         });
         Ok(Page {
-            records,
+            records: records
+                .into_iter()
+                .map(|it| self.listed(&inner, it, filter))
+                .collect(),
             unreadable: Vec::new(),
             next,
         })
@@ -584,14 +587,6 @@ impl Store for ToyStore {
 
     fn audit(&self) -> Option<&dyn AuditStore> {
         Some(self)
-    }
-
-    async fn summaries(
-        &self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, StoreError> {
-        Ok(self.summarise(self.list(filter, page).await?))
     }
 
     fn attempts(&self) -> Option<&dyn AttemptStore> {

@@ -34,8 +34,17 @@ pub(crate) fn named(word: &str, mode: Mode) -> anyhow::Result<Vec<Kind>> {
 
 /// All records of a store.
 pub(crate) async fn records<S: Store + ?Sized>(idem: &Idem<S>) -> anyhow::Result<Vec<Record>> {
-    let read = async |page: &PageRequest| Ok(idem.store().list(&Filter::default(), page).await?);
+    let filter = with_payloads();
+    let read = async |page: &PageRequest| Ok(idem.store().list(&filter, page).await?);
     all_pages(read).await
+}
+
+/// Selects all records, with their payloads.
+pub(crate) fn with_payloads() -> Filter {
+    Filter {
+        payloads: true,
+        ..Filter::default()
+    }
 }
 
 /// Reads page after page with `read`, and returns all records.
@@ -49,7 +58,7 @@ pub(crate) async fn all_pages(
     };
     loop {
         let found = read(&page).await?;
-        records.extend(found.records);
+        records.extend(found.records.into_iter().map(|it| it.record));
         page.after = found.next;
         if page.after.is_none() {
             return Ok(records);

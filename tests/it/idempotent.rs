@@ -70,8 +70,12 @@ impl Bank {
             limit: 100,
             after: None,
         };
-        let listed = self.records().list(&Filter::default(), &page).await;
-        listed.unwrap().records
+        let filter = Filter {
+            payloads: true,
+            ..Filter::default()
+        };
+        let listed = self.records().list(&filter, &page).await.unwrap();
+        listed.records.into_iter().map(|it| it.record).collect()
     }
 }
 

@@ -135,8 +135,8 @@ async fn look<S: OperatorStore>(store: &S, rows: impl AsyncFn(&str, u64)) {
         limit: 50,
         after: None,
     };
-    let found = store.summaries(&Filter::default(), &first).await.unwrap();
-    assert!(found.summaries.len() > 40 && found.next.is_some());
+    let found = store.list(&Filter::default(), &first).await.unwrap();
+    assert!(found.records.len() > 40 && found.next.is_some());
     // A server may keep the page in a temporary table, whose rows it counts as well.
     rows("first page of all records", 5 * 50).await;
 
@@ -144,8 +144,8 @@ async fn look<S: OperatorStore>(store: &S, rows: impl AsyncFn(&str, u64)) {
         operation: Some("rare".to_owned()),
         ..Filter::default()
     };
-    let found = store.summaries(&rare, &first).await.unwrap();
-    assert!(found.summaries.len() <= 20 && found.next.is_some());
+    let found = store.list(&rare, &first).await.unwrap();
+    assert!(found.records.len() <= 20 && found.next.is_some());
     rows("page of a rare operation", page).await;
 
     let stats = store.stats(Counting::default()).await.unwrap();
@@ -205,10 +205,10 @@ async fn all_stuck<S: Store>(store: &S) -> u64 {
     };
     let mut ids = Vec::new();
     for pages in 1.. {
-        let page = store.summaries(&stuck, &request).await.unwrap();
-        for summary in page.summaries {
-            assert!(summary.record.is_unsettled());
-            ids.push(summary.record.id);
+        let page = store.list(&stuck, &request).await.unwrap();
+        for listed in page.records {
+            assert!(listed.record.is_unsettled());
+            ids.push(listed.record.id);
         }
         request.after = page.next;
         if request.after.is_none() {

@@ -207,7 +207,7 @@ async fn list<S: Store>(idem: &Idem<S>) -> Result<Vec<String>> {
         let listed = idem.records().list(&filter, &page).await?;
         ensure!(listed.unreadable.is_empty(), "{:?}", listed.unreadable);
         let records = listed.records.iter();
-        keys.extend(records.map(|it| it.identity.key.as_str().to_owned()));
+        keys.extend(records.map(|it| it.record.identity.key.as_str().to_owned()));
         match listed.next {
             None => break,
             next => page.after = next,

@@ -165,7 +165,7 @@ impl Store for ShelfStore {
             .take(limit + 1)
             .map(|record| record.clone())
             .collect();
-        Ok(Page::in_id_order(records, limit))
+        Ok(Page::in_id_order(records, filter, limit))
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {

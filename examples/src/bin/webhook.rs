@@ -325,12 +325,8 @@ impl Shop {
             ..Filter::default()
         };
         let first_page = PageRequest::default();
-        let mut found = self
-            .idem
-            .records()
-            .list(&filter, &first_page)
-            .await?
-            .records;
+        let found = self.idem.records().list(&filter, &first_page).await?;
+        let mut found: Vec<_> = found.records.into_iter().map(|it| it.record).collect();
         found.sort_by_key(|record| record.first_claimed_at);
         Ok(found)
     }

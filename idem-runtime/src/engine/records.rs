@@ -8,7 +8,7 @@ use crate::policy::Policy;
 use crate::record::{Observation, Outcome, Payload, Record};
 use crate::store::{
     Attempts, AuditFilter, AuditPage, AuditStore, Filter, ManualChange, Page, PageRequest, Purged,
-    Resolution, Resolved, SummaryPage,
+    Resolution, Resolved,
 };
 use crate::timing::bounded;
 
@@ -112,27 +112,14 @@ impl<'a> Records<'a> {
         Ok(bounded(self.policy().store_timeout, store.attempts(id)).await?)
     }
 
-    /// Lists a page of the records that match the filter.
+    /// Lists a page of the records that match the filter, without their results unless [`Filter::payloads`] asks for them.
+    /// The result is for operators: the labels of owners name hosts.
     ///
     /// # Errors
     /// [`Error::Store`].
     pub async fn list(self, filter: &Filter, page: &PageRequest) -> Result<Page, Error> {
         let limit = self.policy().store_timeout;
         Ok(bounded(limit, self.0.store.list(filter, page)).await?)
-    }
-
-    /// Lists a page of the records that match the filter, as [`list`](Self::list) does, without their results and with the
-    /// labels of their owners. The result is for operators: the labels of owners name hosts.
-    ///
-    /// # Errors
-    /// [`Error::Store`].
-    pub async fn summaries(
-        self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, Error> {
-        let limit = self.policy().store_timeout;
-        Ok(bounded(limit, self.0.store.summaries(filter, page)).await?)
     }
 
     /// Changes records by hand. Each change writes who made it and why into the audit of the store, in the same transaction.

@@ -25,7 +25,7 @@ use crate::store::redis::RedisConnection;
 use crate::store::{
     AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite,
     Filter, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
-    StepStore, Store, SummaryPage,
+    StepStore, Store,
 };
 
 #[cfg(feature = "redis")]
@@ -432,14 +432,6 @@ impl<S: Store> Store for Cached<S> {
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
         self.store.list(filter, page).await
-    }
-
-    async fn summaries(
-        &self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, StoreError> {
-        self.store.summaries(filter, page).await
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {

@@ -23,7 +23,6 @@ use crate::store::{
     AttemptStore, Attempts, AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore,
     AuditSubject, AuditedRecord, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
     ManualChange, Page, PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store,
-    SummaryPage,
 };
 
 mod hasher;
@@ -287,22 +286,14 @@ impl Store for MemoryStore {
                 break;
             }
         }
-        Ok(Page::in_id_order(records, limit))
-    }
-
-    async fn summaries(
-        &self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, StoreError> {
-        let mut page = SummaryPage::from(self.list(filter, page).await?);
-        for summary in &mut page.summaries {
-            let id = &summary.record.id;
+        let mut page = Page::in_id_order(records, filter, limit);
+        for listed in &mut page.records {
+            let id = &listed.record.id;
             // Another attempt may have begun since the listing: its owner is not the one of this record.
             let mut shard = self.shard(id);
             let now = shard.live(id, self.now());
-            if now.is_some_and(|now| now.fencing_token == summary.record.fencing_token) {
-                summary.owner = shard.owner(id).cloned();
+            if now.is_some_and(|now| now.fencing_token == listed.record.fencing_token) {
+                listed.owner = shard.owner(id).cloned();
             }
         }
         Ok(page)

@@ -18,7 +18,7 @@ use crate::record::{
 use crate::store::{
     AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
     Granted, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved,
-    SavedStep, StepStore, Store, SummaryPage,
+    SavedStep, StepStore, Store,
 };
 
 mod place;
@@ -317,17 +317,6 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
         let mut found = self.at(place).list(filter, &inner).await?;
         found.next = next_page(place, found.next.take());
         Ok(found)
-    }
-
-    async fn summaries(
-        &self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, StoreError> {
-        let (place, inner) = page_of(page)?;
-        let mut summaries = self.at(place).summaries(filter, &inner).await?;
-        summaries.next = next_page(place, summaries.next.take());
-        Ok(summaries)
     }
 
     /// The earlier of both clocks, so that a purge is limited by each of them.

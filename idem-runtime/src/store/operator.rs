@@ -78,7 +78,7 @@ pub trait OperatorStore: Store {
     /// migration is. Call this method again.
     async fn apply_migrations(&self) -> Result<(), StoreError>;
 
-    /// Looks for the optional index of stuck records, with which [`Store::summaries`] finds them at once. `None` for a store
+    /// Looks for the optional index of stuck records, with which [`Store::list`] finds them at once. `None` for a store
     /// without tables.
     ///
     /// # Errors

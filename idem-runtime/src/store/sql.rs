@@ -81,7 +81,7 @@ pub(super) use transitions::read_current;
 pub(super) use transitions::resolve;
 pub(super) use transitions::{
     Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, get, interrupt, list,
-    note_replay, now, release, renew, save_new_step, summaries, take_over, take_over_query,
+    note_replay, now, release, renew, save_new_step, take_over, take_over_query,
     too_many_conflicts,
 };
 

@@ -13,7 +13,7 @@ use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::{
     AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite,
     Filter, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
-    SavedStep, StepStore, Store, SummaryPage,
+    SavedStep, StepStore, Store,
 };
 
 /// Method of a [`Store`] or [`StepStore`].
@@ -393,15 +393,6 @@ impl<S: Store> Store for FaultStore<S> {
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
         self.faulty(Op::List, self.inner().list(filter, page)).await
-    }
-
-    async fn summaries(
-        &self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, StoreError> {
-        let listing = self.inner().summaries(filter, page);
-        self.faulty(Op::List, listing).await
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {

@@ -17,7 +17,7 @@ use crate::record::{
 };
 use crate::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
-    Resolution, Resolved, Store, SummaryPage,
+    Resolution, Resolved, Store,
 };
 
 /// Result of a case: success, or the observation that contradicts the rule.
@@ -174,15 +174,6 @@ impl Subject {
     pub(super) async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, String> {
         let answer = self.store.list(filter, page).await;
         answer.map_err(failed("list"))
-    }
-
-    pub(super) async fn summaries(
-        &self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, String> {
-        let answer = self.store.summaries(filter, page).await;
-        answer.map_err(failed("summaries"))
     }
 
     pub(super) async fn now(&self) -> Result<Timestamp, String> {

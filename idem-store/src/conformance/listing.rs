@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::kit::*;
 use crate::key::{Identity, RecordId, Scope};
 use crate::record::{ClaimId, OnCrash, Outcome, OwnerLabel, Record, State};
-use crate::store::{ClaimRequest, Filter, PageRequest, RecordSummary};
+use crate::store::{ClaimRequest, Filter, ListedRecord, PageRequest};
 
 fn claim_of(name: &str) -> ClaimRequest {
     about(Identity {
@@ -19,6 +19,7 @@ fn claim_of(name: &str) -> ClaimRequest {
 fn by_operation(name: &str) -> Filter {
     Filter {
         operation: Some(name.to_owned()),
+        payloads: true,
         ..Filter::default()
     }
 }
@@ -34,7 +35,7 @@ async fn all(store: &Subject, filter: &Filter, limit: u32) -> Result<Vec<Record>
             "a page of {limit} holds {} records",
             found.records.len()
         );
-        records.extend(found.records);
+        records.extend(found.records.into_iter().map(|it| it.record));
         match found.next {
             None => return Ok(records),
             Some(next) => {
@@ -258,8 +259,8 @@ pub(super) async fn list_in_pages(store: Subject) -> CaseResult {
     for number in 0.. {
         ensure!(number < 1000, "the listing does not come to an end");
         let found = store.list(&filter, &page).await?;
-        for record in found.records {
-            *seen.entry(record.id).or_default() += 1;
+        for listed in found.records {
+            *seen.entry(listed.record.id).or_default() += 1;
         }
         // Records that are created during the listing may be listed or not.
         for _ in 0..if number < 15 { 3 } else { 0 } {
@@ -306,7 +307,7 @@ pub(super) async fn list_hides_what_expired(store: Subject) -> CaseResult {
     Ok(())
 }
 
-pub(super) async fn summaries_are_of_the_same_records(store: Subject) -> CaseResult {
+pub(super) async fn listed_records_are_the_same(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let large = payload(&[b'x'; 70_000]);
     let mut expected = BTreeMap::new();
@@ -336,42 +337,39 @@ pub(super) async fn summaries_are_of_the_same_records(store: Subject) -> CaseRes
         expected.insert(claim.id, claim.owner_label);
     }
     let keeps_labels = store.store().attempts().is_some();
-    let filter = by_operation(&name);
-    let mut page = PageRequest {
-        limit: 2,
-        after: None,
-    };
-    let mut seen = BTreeSet::new();
-    loop {
-        let found = store.summaries(&filter, &page).await?;
+    for payloads in [false, true] {
+        let filter = Filter {
+            payloads,
+            ..by_operation(&name)
+        };
+        let mut page = PageRequest {
+            limit: 2,
+            after: None,
+        };
+        let mut seen = BTreeSet::new();
+        loop {
+            let found = store.list(&filter, &page).await?;
+            for listed in found.records {
+                let mut record = store.record(&listed.record.id).await?;
+                record.read_at = listed.record.read_at;
+                let whole = ListedRecord {
+                    owner: expected[&record.id].clone().filter(|_| keeps_labels),
+                    ..ListedRecord::new(record, &filter)
+                };
+                ensure!(listed == whole, "{whole:?} is listed as {listed:?}");
+                ensure!(seen.insert(listed.record.id), "{listed:?} is listed twice");
+            }
+            page.after = found.next;
+            if page.after.is_none() {
+                break;
+            }
+        }
         ensure!(
-            found.summaries.len() <= 2,
-            "a page of 2 holds {} summaries",
-            found.summaries.len()
+            seen.len() == expected.len(),
+            "{} of {} records are listed",
+            seen.len(),
+            expected.len()
         );
-        for summary in found.summaries {
-            let mut record = store.record(&summary.record.id).await?;
-            record.read_at = summary.record.read_at;
-            let whole = RecordSummary {
-                owner: expected[&record.id].clone().filter(|_| keeps_labels),
-                ..record.into()
-            };
-            ensure!(summary == whole, "{whole:?} is listed as {summary:?}");
-            ensure!(
-                seen.insert(summary.record.id),
-                "{summary:?} is listed twice"
-            );
-        }
-        page.after = found.next;
-        if page.after.is_none() {
-            break;
-        }
     }
-    ensure!(
-        seen.len() == expected.len(),
-        "{} records, {} summaries",
-        expected.len(),
-        seen.len()
-    );
     Ok(())
 }

@@ -5,7 +5,7 @@
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
 use crate::record::Record;
-use crate::store::{Cursor, Page, PageRequest};
+use crate::store::{Cursor, Filter, ListedRecord, Page, PageRequest};
 
 impl Cursor {
     /// Creates the cursor of a listing in the order of record ids. The listing continues after this record.
@@ -47,15 +47,16 @@ impl PageRequest {
 }
 
 impl Page {
-    /// Creates a page from matching records in the order of their ids. One record more than the limit, if there is one,
-    /// shows that another page follows.
-    pub fn in_id_order(mut records: Vec<Record>, limit: usize) -> Self {
+    /// Creates a page from records that match the filter, in the order of their ids. One record more than the limit, if there
+    /// is one, shows that another page follows.
+    pub fn in_id_order(mut records: Vec<Record>, filter: &Filter, limit: usize) -> Self {
         let more = records.len() > limit;
         records.truncate(limit);
         let next = records.last().filter(|_| more);
         let next = next.map(|record| Cursor::after(&record.id));
+        let records = records.into_iter();
         Self {
-            records,
+            records: records.map(|it| ListedRecord::new(it, filter)).collect(),
             unreadable: Vec::new(),
             next,
         }

@@ -324,8 +324,8 @@ impl Sized {
             Work::Page => {
                 for _ in 0..times {
                     let (all, first) = (Filter::default(), PageRequest::default());
-                    let page = store.summaries(&all, &first).await.unwrap();
-                    assert!(page.summaries.len() > 50);
+                    let page = store.list(&all, &first).await.unwrap();
+                    assert!(page.records.len() > 50);
                 }
                 times
             }

@@ -2,27 +2,25 @@
 
 use async_trait::async_trait;
 use idem_runtime::record::{FencingToken, MemberDigests, Observation, OwnerLabel, Record, State};
-use idem_runtime::store::{AttemptLog, AttemptStore, Attempts, ClaimRequest, Page, SummaryPage};
+use idem_runtime::store::{AttemptLog, AttemptStore, Attempts, ClaimRequest, Filter, ListedRecord};
 use idem_runtime::{RecordId, StoreError};
 
 use super::{Inner, ToyStore};
 use crate::bug::Bug;
 
 impl ToyStore {
-    pub(super) fn summarise(&self, page: Page) -> SummaryPage {
-        let mut page = SummaryPage::from(page);
-        for summary in &mut page.summaries {
-            if !self.has(Bug::SummaryForgetsTheOwner) {
-                let log = self.lock().logs.get(&summary.record.id).cloned();
-                summary.owner = log.and_then(|log| log.owner().cloned());
-            }
-            if let Some(payload) = &mut summary.payload
-                && self.has(Bug::SummaryCountsWithTheCodec)
-            {
-                payload.size += payload.codec.len() as u64;
-            }
+    pub(super) fn listed(&self, inner: &Inner, record: Record, filter: &Filter) -> ListedRecord {
+        let mut listed = ListedRecord::new(record, filter);
+        if !self.has(Bug::ListForgetsTheOwner) {
+            let log = inner.logs.get(&listed.record.id);
+            listed.owner = log.and_then(|log| log.owner().cloned());
         }
-        page
+        if let Some(payload) = &mut listed.payload
+            && self.has(Bug::ListCountsWithTheCodec)
+        {
+            payload.size += payload.codec.len() as u64;
+        }
+        listed
     }
 
     pub(super) fn begin_log(&self, inner: &mut Inner, claim: &ClaimRequest) {

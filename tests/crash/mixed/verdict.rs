@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use idem_runtime::store::{Filter, PageRequest};
+use idem_runtime::store::PageRequest;
 use idem_runtime::{Error, Idem, Record, State};
 use idem_tests::at_database;
 use idem_tests::ledger::Ledger;
@@ -156,8 +156,9 @@ pub(super) type Records = BTreeMap<Call, (State, Option<String>)>;
 async fn records(idem: &Idem) -> anyhow::Result<Records> {
     // The nodes of a restarted cluster answer at first, and serve some seconds later. Redis scans all keys for each
     // page, so a long round has no useful time limit for all of them.
+    let filter = backend::with_payloads();
     let read = async |page: &PageRequest| {
-        let list = || async { Ok(idem.store().list(&Filter::default(), page).await?) };
+        let list = || async { Ok(idem.store().list(&filter, page).await?) };
         let listed = tokio::time::timeout(ENDED_WITHIN, until_it_answers(list)).await;
         listed.context("the records cannot be listed")
     };

@@ -198,7 +198,7 @@ impl Store for ReferenceStore {
             }
         }
         records.truncate(limit + 1);
-        Ok(Page::in_id_order(records, limit))
+        Ok(Page::in_id_order(records, filter, limit))
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {

@@ -182,14 +182,18 @@ fn missing(what: &str) -> StoreError {
 }
 
 async fn list(store: &dyn Store, filter: &Filter) -> Result<Vec<Record>, StoreError> {
+    let filter = Filter {
+        payloads: true,
+        ..filter.clone()
+    };
     let mut records = Vec::new();
     let mut page = PageRequest {
         limit: PAGE,
         after: None,
     };
     loop {
-        let found = store.list(filter, &page).await?;
-        records.extend(found.records);
+        let found = store.list(&filter, &page).await?;
+        records.extend(found.records.into_iter().map(|it| it.record));
         page.after = found.next;
         if page.after.is_none() {
             return Ok(records);

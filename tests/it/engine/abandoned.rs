@@ -46,8 +46,8 @@ async fn record(idem: &Idem<FaultStore<MemoryStore>>) -> Record {
         after: None,
     };
     let listed = idem.store().inner().list(&Filter::default(), &page).await;
-    let [record] = listed.unwrap().records.try_into().unwrap();
-    record
+    let [listed] = listed.unwrap().records.try_into().unwrap();
+    listed.record
 }
 
 /// Another try of the claim that has this record, which arrives now.
@@ -82,7 +82,7 @@ async fn count(idem: &Idem<FaultStore<MemoryStore>>, state: State) -> usize {
     };
     let listed = idem.store().inner().list(&Filter::default(), &page).await;
     let records = listed.unwrap().records;
-    records.iter().filter(|it| it.state == state).count()
+    records.iter().filter(|it| it.record.state == state).count()
 }
 
 #[tokio::test(start_paused = true)]

@@ -375,7 +375,7 @@ async fn the_record(store: &MemoryStore) -> Record {
     };
     let mut records = store.list(&Filter::default(), &page).await.unwrap().records;
     assert_eq!(records.len(), 1);
-    records.remove(0)
+    records.remove(0).record
 }
 
 /// The store answers, and the process stands still. Meanwhile an operator erases the record.

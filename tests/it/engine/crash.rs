@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use idem_runtime::store::{Filter, PageRequest, Resolved};
+use idem_runtime::store::{Filter, ListedRecord, PageRequest, Resolved};
 use idem_runtime::{
     Attempt, Call, Error, Idem, MemoryStore, OnCrash, Reconciled, Record, RunOptions, Scope, State,
     Timestamp,
@@ -97,7 +97,7 @@ async fn a_refused_call_stays_interrupted_until_an_operator_completes_it() {
         after: None,
     };
     let listed = idem.records().list(&filter, &page).await.unwrap();
-    let [seen] = &*listed.records else {
+    let [ListedRecord { record: seen, .. }] = &*listed.records else {
         panic!("expected one interrupted record, got {listed:?}");
     };
     let settled = crate::records::by_hand(&idem)

@@ -153,9 +153,9 @@ async fn stuck_records_are_found_by_a_handle_on_any_boxed_store() {
     let keys = async || {
         let page = idem.records().list(&stuck, &PageRequest::default()).await;
         let mut keys: Vec<_> = page.unwrap().records;
-        keys.sort_by_key(|record| record.state != State::Interrupted);
+        keys.sort_by_key(|it| it.record.state != State::Interrupted);
         keys.iter()
-            .map(|record| record.identity.key.as_str().to_owned())
+            .map(|it| it.record.identity.key.as_str().to_owned())
             .collect::<Vec<_>>()
     };
     assert_eq!(keys().await, ["interrupted"]);

@@ -456,7 +456,7 @@ async fn a_response_is_returned_before_it_can_be_recorded() {
                 .list(&Filter::default(), &page)
                 .await
                 .unwrap();
-            if listed.records[0].state == State::Completed {
+            if listed.records[0].record.state == State::Completed {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

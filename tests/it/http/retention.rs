@@ -131,7 +131,7 @@ async fn a_lost_record_is_not_claimed_for_its_ttl() {
     };
     let page = records.list(&Filter::default(), &page).await.unwrap();
     assert_eq!(page.records.len(), 1);
-    assert_eq!(page.records[0].retention, HOUR);
+    assert_eq!(page.records[0].record.retention, HOUR);
 }
 
 #[tokio::test(start_paused = true)]

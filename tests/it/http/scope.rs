@@ -114,9 +114,5 @@ async fn a_principal_cannot_forge_the_scope_of_another() {
         .unwrap()
         .records;
     assert_eq!(records.len(), users.len());
-    assert!(
-        records
-            .iter()
-            .all(|record| !record.identity.scope.is_none())
-    );
+    assert!(records.iter().all(|it| !it.record.identity.scope.is_none()));
 }

@@ -56,8 +56,8 @@ async fn check(store: RedisStore) {
     assert!(few.sample.is_some_and(|it| it <= SAMPLE.into()), "{few:?}");
     assert_about(few.records(), RECORDS);
     let page = PageRequest::default();
-    let page = store.summaries(&Filter::default(), &page).await.unwrap();
-    assert_eq!(page.summaries.len(), 100);
-    let payload = page.summaries[0].payload.as_ref().unwrap();
+    let page = store.list(&Filter::default(), &page).await.unwrap();
+    assert_eq!(page.records.len(), 100);
+    let payload = page.records[0].payload.as_ref().unwrap();
     assert_eq!((&*payload.codec, payload.size), ("json/1", 5));
 }

@@ -256,7 +256,7 @@ impl Store for RevisionStore {
                 found.extend(self.get(id).await?.filter(|record| filter.matches(record)));
             }
         }
-        Ok(Page::in_id_order(found, limit))
+        Ok(Page::in_id_order(found, filter, limit))
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {

@@ -252,7 +252,8 @@ impl Server {
         let matching = self.slots.keys().filter_map(|id| self.live(id, now));
         let matching = matching
             .filter(|record| after.is_none_or(|id| record.id > id) && filter.matches(record));
-        Ok(Page::in_id_order(matching.take(limit + 1).collect(), limit))
+        let records = matching.take(limit + 1).collect();
+        Ok(Page::in_id_order(records, filter, limit))
     }
 
     fn purge(&mut self, world: &mut World, limit: u32, as_of: Timestamp, by: PurgedBy) -> Purged {

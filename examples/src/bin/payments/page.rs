@@ -297,7 +297,7 @@ async fn all_records(shop: &Payments) -> Result<Vec<Record>, ChargeError> {
     };
     loop {
         let read = shop.idem.records().list(&Filter::default(), &page).await?;
-        records.extend(read.records);
+        records.extend(read.records.into_iter().map(|it| it.record));
         page.after = read.next;
         if page.after.is_none() {
             break;

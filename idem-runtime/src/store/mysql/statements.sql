@@ -65,9 +65,9 @@ x''
 -- part: stuck_rows
 -- There are no partial indexes. The index on the state holds the ids of each state in order. It cannot give those of two
 -- states in order, and sorting all of them would take longer than reading two pages.
-(SELECT {columns_of_summary} FROM {records} FORCE INDEX (`{stuck_index}`) WHERE state = 'running' AND {listed})
+(SELECT {listed_columns} FROM {records} FORCE INDEX (`{stuck_index}`) WHERE state = 'running' AND {listed})
 UNION ALL
-(SELECT {columns_of_summary} FROM {records} FORCE INDEX (`{stuck_index}`) WHERE state = 'interrupted' AND {listed})
+(SELECT {listed_columns} FROM {records} FORCE INDEX (`{stuck_index}`) WHERE state = 'interrupted' AND {listed})
 
 -- part: find_stuck_index
 SELECT count(*) FROM information_schema.statistics

@@ -56,7 +56,7 @@ length({it}payload)::bigint
 
 -- part: stuck_rows
 -- The planner takes the partial index only if the condition says what it holds.
-SELECT {columns_of_summary} FROM {records} WHERE state IN ('running', 'interrupted') AND {listed}
+SELECT {listed_columns} FROM {records} WHERE state IN ('running', 'interrupted') AND {listed}
 
 -- part: find_stuck_index
 -- An index that is not valid is still being built, or building it has failed.

@@ -9,7 +9,8 @@ use crate::key::RecordId;
 use crate::record::{FencingToken, OnCrash, Owner, Payload, Timestamp};
 use crate::store::status::number;
 use crate::store::{
-    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, Granted, RecordSummary, SavedStep, Unreadable,
+    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, Filter, Granted, ListedRecord, SavedStep,
+    Unreadable,
 };
 
 /// Decodes the answer of a script to a claim.
@@ -79,10 +80,11 @@ pub(super) fn time(answer: Value) -> Option<Timestamp> {
 
 /// Decodes the begin of a record, and the length of its value. Returns `None` if the whole record has to be read, and
 /// `Some(None)` if there is no record.
-pub(super) fn summary(
+pub(super) fn listed_by_beginning(
     id: &RecordId,
     answer: Value,
-) -> Result<Option<Option<RecordSummary>>, StoreError> {
+    filter: &Filter,
+) -> Result<Option<Option<ListedRecord>>, StoreError> {
     let Value::Array(mut fields) = answer else {
         return Err(unreadable());
     };
@@ -92,17 +94,18 @@ pub(super) fn summary(
     let length = usize::try_from(length).unwrap_or_default();
     match snapshot(Value::Array(fields))? {
         None => Ok(Some(None)),
-        Some(snapshot) => summary_of(id, &snapshot, length),
+        Some(snapshot) => listed(id, &snapshot, length, filter),
     }
 }
 
-/// Builds the summary of a record with this length, of which at least the begin was read. Returns what [`summary`]
-/// returns.
-pub(super) fn summary_of(
+/// Builds the listed form of a record with this length, of which at least the begin was read. Returns what
+/// [`listed_by_beginning`] returns.
+pub(super) fn listed(
     id: &RecordId,
     snapshot: &Snapshot,
     length: usize,
-) -> Result<Option<Option<RecordSummary>>, StoreError> {
+    filter: &Filter,
+) -> Result<Option<Option<ListedRecord>>, StoreError> {
     let Some(status) = layout::read_status(&snapshot.value, snapshot.expiry)? else {
         return Ok(Some(None));
     };
@@ -113,13 +116,13 @@ pub(super) fn summary_of(
     if record.is_expired() {
         return Ok(Some(None));
     }
-    let mut summary = RecordSummary::from(record);
-    if let Some(payload) = &mut summary.payload {
+    let mut listed = ListedRecord::new(record, filter);
+    if let Some(payload) = &mut listed.payload {
         payload.size += sections.missing as u64;
     }
     // The record is good without the label, and `attempts` names a label that cannot be read.
-    summary.owner = sections.owner.and_then(|it| layout::owner_label(it).ok());
-    Ok(Some(Some(summary)))
+    listed.owner = sections.owner.and_then(|it| layout::owner_label(it).ok());
+    Ok(Some(Some(listed)))
 }
 
 /// Decodes the record with its attempts, if there is one.

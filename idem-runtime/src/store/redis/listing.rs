@@ -13,9 +13,7 @@ use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{State, Timestamp};
 use crate::store::status::Status;
-use crate::store::{
-    Cursor, Filter, Page, PageRequest, RecordSummary, Store as _, SummaryPage, Unreadable,
-};
+use crate::store::{Cursor, Filter, ListedRecord, Page, PageRequest, Unreadable};
 
 /// Number of records whose status is read in one round trip.
 const STATUSES: usize = 500;
@@ -29,61 +27,38 @@ impl RedisStore {
         filter: &Filter,
         page: &PageRequest,
     ) -> Result<Page, StoreError> {
-        let found = self.summary_page(filter, page).await?;
-        let ids: Vec<_> = found.summaries.iter().map(|it| it.record.id).collect();
-        let (mut records, mut unreadable) = (Vec::new(), found.unreadable);
-        for ids in ids.chunks(MAX_CONCURRENT) {
-            let read = self.read_all(ids, |store, id| async move { store.get(&id).await });
-            let (read, passed_over) = read.await?;
-            // A record may have changed meanwhile.
-            records.extend(read.into_iter().filter(|it| filter.matches(it)));
-            unreadable.extend(passed_over);
-        }
-        Ok(Page {
-            records,
-            unreadable,
-            next: found.next,
-        })
-    }
-
-    /// Finds the records of a page, without their results.
-    pub(super) async fn summary_page(
-        &self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, StoreError> {
         let (after, limit) = page.in_id_order()?;
         let ids = self.ids().await?;
         let begin = after.map_or(0, |after| ids.partition_point(|id| *id <= after));
         // The clocks of a cluster may differ, and time goes on.
         let now = self.time().await?.after(SLACK);
-        let (mut summaries, mut unreadable) = (Vec::new(), Vec::new());
+        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
         'page: for ids in ids[begin..].chunks(STATUSES) {
             for ids in self
                 .candidates(ids, filter, now)
                 .await?
                 .chunks(MAX_CONCURRENT)
             {
-                let (read, passed_over) = self.summaries_of(ids).await?;
-                summaries.extend(read.into_iter().filter(|it| filter.matches(&it.record)));
+                let (read, passed_over) = self.read_listed(ids, filter).await?;
+                records.extend(read.into_iter().filter(|it| filter.matches(&it.record)));
                 unreadable.extend(passed_over);
                 // One more record than requested shows that there is a next page.
-                if summaries.len() > limit {
+                if records.len() > limit {
                     break 'page;
                 }
             }
         }
-        let more = summaries.len() > limit;
-        summaries.truncate(limit);
-        let next = summaries.last().filter(|_| more);
-        let last = next.map(|summary| summary.record.id);
+        let more = records.len() > limit;
+        records.truncate(limit);
+        let next = records.last().filter(|_| more);
+        let last = next.map(|listed| listed.record.id);
         if let Some(last) = &last {
             // The next page names the others.
             let last = last.to_string();
             unreadable.retain(|it: &Unreadable| it.name <= last);
         }
-        Ok(SummaryPage {
-            summaries,
+        Ok(Page {
+            records,
             unreadable,
             next: last.as_ref().map(Cursor::after),
         })
@@ -99,6 +74,7 @@ impl RedisStore {
     ) -> Result<Vec<RecordId>, StoreError> {
         let by_operation = Filter {
             operation: filter.operation.clone(),
+            payloads: filter.payloads,
             ..Filter::default()
         };
         if *filter == by_operation {
@@ -156,40 +132,16 @@ impl RedisStore {
         Ok(ids)
     }
 
-    /// Reads records without their results concurrently, in the order of their ids. Names those that cannot be read.
-    pub(super) async fn summaries_of(
-        &self,
-        ids: &[RecordId],
-    ) -> Result<(Vec<RecordSummary>, Vec<Unreadable>), StoreError> {
-        self.read_all(ids, |store, id| async move {
-            let key = store.key(&id);
-            let call = ScriptCall::new(&scripts::SUMMARY, &key);
-            let answer = store.connection.run(&call, store.timeout).await?;
-            if let Some(summary) = decode::summary(&id, answer)? {
-                return Ok(summary);
-            }
-            let Some(snapshot) = store.snapshot(&id).await? else {
-                return Ok(None);
-            };
-            let summary = decode::summary_of(&id, &snapshot, snapshot.value.len())?;
-            Ok(summary.flatten())
-        })
-        .await
-    }
-
     /// Reads what exists of these ids concurrently, in their order. Names the records that cannot be read.
-    async fn read_all<T: Send + 'static, F>(
+    pub(super) async fn read_listed(
         &self,
         ids: &[RecordId],
-        read: impl Fn(Self, RecordId) -> F,
-    ) -> Result<(Vec<T>, Vec<Unreadable>), StoreError>
-    where
-        F: Future<Output = Result<Option<T>, StoreError>> + Send + 'static,
-    {
+        filter: &Filter,
+    ) -> Result<(Vec<ListedRecord>, Vec<Unreadable>), StoreError> {
         let mut reading = JoinSet::new();
         for (place, id) in ids.iter().enumerate() {
-            let read = read(self.clone(), *id);
-            reading.spawn(async move { (place, read.await) });
+            let (store, id, filter) = (self.clone(), *id, filter.clone());
+            reading.spawn(async move { (place, store.listed(&id, &filter).await) });
         }
         let mut all = Vec::with_capacity(ids.len());
         while let Some(read) = reading.join_next().await {
@@ -201,6 +153,27 @@ impl RedisStore {
             .into_iter()
             .map(|(place, read)| (ids[place].to_string(), read));
         Unreadable::sort(named)
+    }
+
+    /// Reads a record. Without its payload, reading its begin is mostly enough.
+    async fn listed(
+        &self,
+        id: &RecordId,
+        filter: &Filter,
+    ) -> Result<Option<ListedRecord>, StoreError> {
+        if !filter.payloads {
+            let key = self.key(id);
+            let call = ScriptCall::new(&scripts::BEGINNING, &key);
+            let answer = self.connection.run(&call, self.timeout).await?;
+            if let Some(listed) = decode::listed_by_beginning(id, answer, filter)? {
+                return Ok(listed);
+            }
+        }
+        let Some(snapshot) = self.snapshot(id).await? else {
+            return Ok(None);
+        };
+        let listed = decode::listed(id, &snapshot, snapshot.value.len(), filter)?;
+        Ok(listed.flatten())
     }
 }
 

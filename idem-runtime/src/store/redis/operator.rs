@@ -3,11 +3,11 @@
 use super::{MAX_CONCURRENT, RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::store::Unreadable;
 use crate::store::operator::{
     Count, Counting, Finding, Groups, MigrationPlan, OperatorStore, Scanned, Stats, StepOfRecord,
     StepsOfRecord, StuckIndex,
 };
+use crate::store::{Filter, Unreadable};
 use async_trait::async_trait;
 
 #[async_trait]
@@ -99,11 +99,11 @@ impl RedisStore {
     ) -> Result<Added, StoreError> {
         let mut added = Added::default();
         for ids in ids.chunks(MAX_CONCURRENT) {
-            let (summaries, unreadable) = self.summaries_of(ids).await?;
-            for summary in &summaries {
-                groups.add(&summary.record, of);
+            let (records, unreadable) = self.read_listed(ids, &Filter::default()).await?;
+            for listed in &records {
+                groups.add(&listed.record, of);
             }
-            added.read += summaries.len() as u64;
+            added.read += records.len() as u64;
             added.unreadable += unreadable.len() as u64;
         }
         Ok(added)

@@ -20,7 +20,7 @@ script!(COMPLETE, "complete.lua");
 script!(OWNER_OPS, "record.lua", "owner_ops.lua");
 script!(RESOLVE, "record.lua", "resolve.lua");
 script!(READ, "read.lua");
-script!(SUMMARY, "summary.lua");
+script!(BEGINNING, "beginning.lua");
 script!(NOTE_REPLAY, "record.lua", "note_replay.lua");
 script!(AUDIT, "audit.lua");
 script!(NOTE_PURGE, "note_purge.lua");

@@ -15,7 +15,7 @@ use crate::record::{
 };
 use crate::store::{
     AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
-    PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store, SummaryPage,
+    PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 impl RedisStore {
@@ -133,14 +133,6 @@ impl Store for RedisStore {
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
         self.page(filter, page).await
-    }
-
-    async fn summaries(
-        &self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, StoreError> {
-        self.summary_page(filter, page).await
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {

@@ -139,8 +139,7 @@ declare_statements! {
         write_purge,
         audit,
         list,
-        summaries,
-        stuck_summaries,
+        list_stuck,
         /// Returns a row with the number of usable indexes of this name: 0 or 1.
         has_stuck_index,
         /// Id of the record that follows after this many others, in the order of ids.

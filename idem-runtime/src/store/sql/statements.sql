@@ -196,27 +196,23 @@ id > ?1 AND id <= ?2
     AND {alone}
 ORDER BY id LIMIT ?8
 
--- name: list
--- Reads for an operator, who resolves by what was observed. The id names a row whose record cannot be read.
-SELECT {record}, id FROM {records} WHERE {listed}
-
--- part: columns_of_summary
--- Columns of a record, with its size in place of its result.
+-- part: listed_columns
+-- Columns of a record, with the size of its result, and with the result only if parameter 9 asks for it.
 id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, attempt, lease_until, retention,
-    on_crash, codec, CASE WHEN payload IS NULL THEN NULL ELSE {no_bytes} END AS payload,
+    on_crash, codec, CASE WHEN payload IS NULL OR ?9 <> 0 THEN payload ELSE {no_bytes} END AS payload,
     {payload_size} AS payload_size, first_claimed_at, ended_at, owner
 
--- part: summary
--- Columns that `transitions::summary` reads.
+-- part: listed_record
+-- Columns that `transitions::listed` reads.
 {record}, payload_size, owner, id
 
--- name: summaries
--- As above.
-SELECT {summary} FROM (SELECT {columns_of_summary} FROM {records} WHERE {listed}) AS page ORDER BY id
+-- name: list
+-- Reads for an operator, who resolves by what was observed. The id names a row whose record cannot be read.
+SELECT {listed_record} FROM (SELECT {listed_columns} FROM {records} WHERE {listed}) AS page ORDER BY id
 
--- name: stuck_summaries
+-- name: list_stuck
 -- As above, by the optional index of stuck records. It may be dropped meanwhile: then a hint that names it fails.
-SELECT {summary} FROM ({stuck_rows}) AS page ORDER BY id LIMIT ?8
+SELECT {listed_record} FROM ({stuck_rows}) AS page ORDER BY id LIMIT ?8
 
 -- name: has_stuck_index
 -- The index may be created or dropped meanwhile. Without it, the other statement finds the same records.

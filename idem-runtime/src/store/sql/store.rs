@@ -14,7 +14,7 @@ macro_rules! store {
             use crate::store::{
                 AttemptStore, Attempts, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
                 PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep,
-                StepStore, Store, SummaryPage,
+                StepStore, Store,
             };
 
             #[async_trait::async_trait]
@@ -74,14 +74,6 @@ macro_rules! store {
                     page: &PageRequest,
                 ) -> Result<Page, StoreError> {
                     sql::list(self, filter, page).await
-                }
-
-                async fn summaries(
-                    &self,
-                    filter: &Filter,
-                    page: &PageRequest,
-                ) -> Result<SummaryPage, StoreError> {
-                    sql::summaries(self, filter, page).await
                 }
 
                 async fn now(&self) -> Result<Timestamp, StoreError> {

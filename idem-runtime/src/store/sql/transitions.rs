@@ -12,8 +12,8 @@ use crate::record::{
 use crate::store::operator::key_space;
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, corrupt, span, unreadable};
 use crate::store::{
-    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, Page,
-    PageRequest, Purged, RecordSummary, Resolution, Resolved, SummaryPage, Unreadable,
+    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, ListedRecord,
+    Page, PageRequest, Purged, Resolution, Resolved, Unreadable,
 };
 
 /// Backend that runs the statements of a store.
@@ -400,7 +400,7 @@ impl Window {
     ) -> Result<Self, StoreError> {
         let (after, limit) = position(page)?;
         // Without a filter most records match. One more than the limit shows that there is a next page.
-        let others = match *filter == Filter::default() {
+        let others = match filter.selects_all() {
             true => page.limit,
             false => page.limit.max(MAX_EXAMINED),
         };
@@ -411,7 +411,7 @@ impl Window {
         })
     }
 
-    /// Binds the parameters of the part `listed`.
+    /// Binds the parameters of the parts `listed` and `listed_columns`.
     fn query<'q>(&'q self, statement: &'q Statement, filter: &'q Filter) -> Query<'q> {
         statement
             .query()
@@ -423,6 +423,7 @@ impl Window {
             .number(i64::from(filter.stuck))
             .number(filter.older_than.map(micros))
             .number(self.limit as i64 + 1)
+            .number(i64::from(filter.payloads))
     }
 
     /// Reads the rows. If the database cannot send one of them, the window becomes smaller until it ends before that row, or
@@ -463,7 +464,7 @@ impl Window {
         rows: &[R],
         id_column: usize,
         item: impl Fn(&R) -> Result<T, StoreError>,
-    ) -> Result<Listed<T>, StoreError> {
+    ) -> Result<Found<T>, StoreError> {
         let names = rows.iter().take(self.limit).map(|row| {
             let id = row.bytes(id_column).map_err(unreadable)?;
             Ok::<_, StoreError>(hex::encode(&id))
@@ -479,7 +480,7 @@ impl Window {
 }
 
 /// What a page shows, the rows that cannot be read, and the start of the next page.
-type Listed<T> = (Vec<T>, Vec<Unreadable>, Option<Cursor>);
+type Found<T> = (Vec<T>, Vec<Unreadable>, Option<Cursor>);
 
 /// Id after which a page begins, and its maximum number of records. The id may have any length: somebody may have changed
 /// it by hand.
@@ -513,29 +514,12 @@ pub(super) async fn id_after<B: Backend>(
     Ok(id.transpose()?.map(Cow::into_owned))
 }
 
+/// Lists records. Stuck records are found by their index, if there is one.
 pub(in crate::store) async fn list<B: Backend>(
     backend: &B,
     filter: &Filter,
     page: &PageRequest,
 ) -> Result<Page, StoreError> {
-    let mut window = Window::of(backend, filter, page).await?;
-    let list = &backend.statements().await?.list;
-    let (rows, withheld) = window.read(backend, list, filter).await?;
-    let (records, mut unreadable, next) = window.page(&rows, B::RECORD_COLUMNS, B::record)?;
-    unreadable.extend(withheld);
-    Ok(Page {
-        records,
-        unreadable,
-        next,
-    })
-}
-
-/// Lists records without their results. Stuck records are found by their index, if there is one.
-pub(in crate::store) async fn summaries<B: Backend>(
-    backend: &B,
-    filter: &Filter,
-    page: &PageRequest,
-) -> Result<SummaryPage, StoreError> {
     let statements = backend.statements().await?;
     let (mut window, statement) = if filter.stuck && has_stuck_index(backend).await? {
         let (after, limit) = position(page)?;
@@ -544,19 +528,16 @@ pub(in crate::store) async fn summaries<B: Backend>(
             until: None,
             limit,
         };
-        (window, &statements.stuck_summaries)
+        (window, &statements.list_stuck)
     } else {
-        (
-            Window::of(backend, filter, page).await?,
-            &statements.summaries,
-        )
+        (Window::of(backend, filter, page).await?, &statements.list)
     };
     let (rows, withheld) = window.read(backend, statement, filter).await?;
-    let id_column = B::RECORD_COLUMNS + 2;
-    let (summaries, mut unreadable, next) = window.page(&rows, id_column, summary::<B>)?;
+    let record = |row: &B::Row| listed::<B>(row, filter);
+    let (records, mut unreadable, next) = window.page(&rows, B::RECORD_COLUMNS + 2, record)?;
     unreadable.extend(withheld);
-    Ok(SummaryPage {
-        summaries,
+    Ok(Page {
+        records,
         unreadable,
         next,
     })
@@ -570,17 +551,17 @@ pub(super) async fn has_stuck_index<B: Backend>(backend: &B) -> Result<bool, Sto
     Ok(row.number(0).map_err(unreadable)? > 0)
 }
 
-/// Reads a row of the part `summary` of the statements.
-fn summary<B: Backend>(row: &B::Row) -> Result<RecordSummary, StoreError> {
-    let mut summary = RecordSummary::from(B::record(row)?);
+/// Reads a row of the part `listed_record` of the statements.
+fn listed<B: Backend>(row: &B::Row, filter: &Filter) -> Result<ListedRecord, StoreError> {
+    let mut listed = ListedRecord::new(B::record(row)?, filter);
     let [size, owner] = [0, 1].map(|column| B::RECORD_COLUMNS + column);
-    if let Some(payload) = &mut summary.payload {
+    if let Some(payload) = &mut listed.payload {
         payload.size = row.number(size).map_err(unreadable)?.max(0).cast_unsigned();
     }
     let owner = row.text_or_null(owner).map_err(unreadable)?;
     // The record is good without the label, and `attempts` names a label that cannot be read.
-    summary.owner = owner.and_then(|owner| owner_label(owner).ok());
-    Ok(summary)
+    listed.owner = owner.and_then(|owner| owner_label(owner).ok());
+    Ok(listed)
 }
 
 fn owner_label(label: &str) -> Result<OwnerLabel, StoreError> {

@@ -48,7 +48,7 @@ length({it}payload)
 x''
 
 -- part: stuck_rows
-SELECT {columns_of_summary} FROM {records} INDEXED BY "{stuck_index}"
+SELECT {listed_columns} FROM {records} INDEXED BY "{stuck_index}"
 WHERE state IN ('running', 'interrupted') AND {listed}
 
 -- part: find_stuck_index

@@ -222,7 +222,7 @@ async fn replay_of_stored(bytes: &[u8]) {
     let page = store
         .list(&Filter::default(), &PageRequest::default())
         .await;
-    let record = page.expect("memory does not fail").records.remove(0);
+    let record = page.expect("memory does not fail").records.remove(0).record;
     let erased = store
         .resolve(&record.observation(), &Resolution::Erase)
         .await;

@@ -2,8 +2,8 @@
 
 use idem_store::key::RecordId;
 use idem_store::record::{ClaimId, Digest, Owner};
-use idem_store::store::ClaimOutcome;
 use idem_store::store::encoding::read_request;
+use idem_store::store::{ClaimOutcome, Filter};
 use redis::Value;
 
 use super::sample;
@@ -23,7 +23,7 @@ pub(super) fn replies(input: &[u8]) {
     }
     let _ = decode::took_effect(&value);
     let id = id_in(&value).unwrap_or(RecordId::from_bytes([0; 32]));
-    let _ = decode::summary(&id, value.clone());
+    let _ = decode::listed_by_beginning(&id, value.clone(), &Filter::default());
     let Ok(Some(snapshot)) = decode::snapshot(value) else {
         return;
     };

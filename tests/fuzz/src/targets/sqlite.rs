@@ -123,11 +123,13 @@ async fn read(store: &SqliteStore, row: &Row) {
         assert_eq!(record.id, row.id);
         sample::check(&record);
     }
-    if let Ok(page) = store
-        .list(&Filter::default(), &PageRequest::default())
-        .await
-    {
-        page.records.iter().for_each(sample::check);
+    let whole = Filter {
+        payloads: true,
+        ..Filter::default()
+    };
+    if let Ok(page) = store.list(&whole, &PageRequest::default()).await {
+        let records = page.records.iter().map(|it| &it.record);
+        records.for_each(sample::check);
     }
     let mut claim = sample::claim(Digest::new(1, [0; 4], &[0; 32]));
     claim.id = row.id;

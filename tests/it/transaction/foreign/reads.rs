@@ -22,7 +22,7 @@ enum Read {
     Replay,
     Get,
     List,
-    Summaries,
+    ListWithPayloads,
     Attempts,
     Audit,
     Stats,
@@ -32,7 +32,7 @@ const READS: [Read; 7] = [
     Read::Replay,
     Read::Get,
     Read::List,
-    Read::Summaries,
+    Read::ListWithPayloads,
     Read::Attempts,
     Read::Audit,
     Read::Stats,
@@ -62,15 +62,16 @@ impl Read {
                 .await
                 .unwrap()
                 .is_some_and(|it| is_it(&it)),
-            Self::List => store
-                .list(&filter, &page)
-                .await
-                .unwrap()
-                .records
-                .iter()
-                .any(is_it),
-            Self::Summaries => {
-                let listed = store.summaries(&filter, &page).await.unwrap().summaries;
+            Self::ListWithPayloads => {
+                let filter = Filter {
+                    payloads: true,
+                    ..filter
+                };
+                let listed = store.list(&filter, &page).await.unwrap().records;
+                listed.iter().any(|it| is_it(&it.record))
+            }
+            Self::List => {
+                let listed = store.list(&filter, &page).await.unwrap().records;
                 listed.iter().any(|it| {
                     let codec = it.payload.as_ref().map(|payload| &*payload.codec);
                     it.record.id == claim.id && codec == Some("json/1")
