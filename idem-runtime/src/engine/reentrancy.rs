@@ -28,8 +28,8 @@ pub(super) fn is_running(engine: &Engine, record: &RecordId) -> bool {
 pub(super) struct RunningBody;
 
 impl RunningBody {
-    pub(super) fn begin(engine: &Engine, record: &RecordId) -> Self {
-        RUNNING.with_borrow_mut(|running| running.push((*record, address(engine))));
+    pub(super) fn begin(address: usize, record: &RecordId) -> Self {
+        RUNNING.with_borrow_mut(|running| running.push((*record, address)));
         Self
     }
 }
@@ -73,15 +73,17 @@ pin_project! {
         #[pin]
         body: F,
         address: usize,
+        record: RecordId,
         span: &'a Span,
     }
 }
 
 impl<'a, F> ReentrancyGuard<'a, F> {
-    pub(super) fn new(body: F, address: usize, span: &'a Span) -> Self {
+    pub(super) fn new(body: F, address: usize, record: RecordId, span: &'a Span) -> Self {
         Self {
             body,
             address,
+            record,
             span,
         }
     }
@@ -93,6 +95,7 @@ impl<F: Future> Future for ReentrancyGuard<'_, F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let _polled = PolledBody::begin(*this.address);
+        let _running = RunningBody::begin(*this.address, this.record);
         let _entered = this.span.enter();
         this.body.poll(cx)
     }

@@ -12,7 +12,7 @@ use tracing::Span;
 
 use super::Attempt;
 use super::decisions::{BodyStage, on_drop};
-use super::reentrancy::RunningBody;
+use super::reentrancy::{self, RunningBody};
 use super::settle::{Settle, Settlement};
 use super::singleflight::Leader;
 use crate::error::Error;
@@ -125,7 +125,8 @@ impl<F: Future> Future for DrivenBody<'_, F> {
         guard.begin();
         let polled = {
             let call = guard.attempt.call();
-            let _running = RunningBody::begin(&call.engine, &call.request.id);
+            let address = reentrancy::address(&call.engine);
+            let _running = RunningBody::begin(address, &call.request.id);
             let _entered = this.span.enter();
             this.body.poll(cx)
         };

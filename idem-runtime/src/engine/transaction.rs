@@ -14,6 +14,7 @@ use self::held::{BodyChanges, HeldTransaction, NeedsSavepoint, NotRun};
 use super::reentrancy::{self, ReentrancyGuard};
 use super::typed::{self, CallContext, Codecs, EngineRef, ErrorCodec, ErrorKind, ValueCodec};
 use super::{Attempt, Call, Idem};
+use crate::key::RecordId;
 use crate::metrics::{CallOutcome, Timed};
 use crate::record::{Outcome, State};
 use crate::store::{Connects, TransactionalStore};
@@ -41,6 +42,7 @@ pub struct InTransaction<'c, S: TransactionalStore, T, E> {
 /// Polls a transactional body.
 pub struct Driver<'a> {
     address: usize,
+    record: RecordId,
     span: &'a Span,
 }
 
@@ -131,6 +133,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
     pub fn parts(&mut self) -> (Driver<'_>, &mut S::Connection) {
         let driver = Driver {
             address: reentrancy::address(self.held.attempt().engine()),
+            record: self.held.attempt().call().request.id,
             span: &self.context.report.span,
         };
         self.held.body_begins();
@@ -196,7 +199,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
 impl<'a> Driver<'a> {
     /// Runs the body within the caller's task.
     pub fn drive<F: Future + 'a>(self, body: F) -> impl Future<Output = F::Output> + use<'a, F> {
-        ReentrancyGuard::new(body, self.address, self.span)
+        ReentrancyGuard::new(body, self.address, self.record, self.span)
     }
 }
 

@@ -13,6 +13,7 @@ on_stores! { [transactions] Shop::open:
     a_leased_call_in_the_body_is_refused,
     another_transaction_in_the_body_is_refused,
     a_call_on_another_store_in_the_body_is_allowed,
+    a_call_in_the_body_does_not_join_with_the_same_key,
     options_for_crashes_are_refused,
 }
 
@@ -80,6 +81,40 @@ async fn a_call_on_another_store_in_the_body_is_allowed<S: Orders>(shop: Arc<Sho
         })
         .await;
     assert_eq!(answer.unwrap(), 5);
+}
+
+/// Neither on the same handle, which refuses it, nor on another one. There the database may find it only when the outer call
+/// ends, and nothing is left.
+async fn a_call_in_the_body_does_not_join_with_the_same_key<S: Orders>(shop: Arc<Shop<S>>) {
+    for (key, inner) in [("a", Arc::clone(&shop)), ("b", shop.elsewhere())] {
+        let options = RunOptions::new();
+        let body = async |tx: &mut S::Connection, _| {
+            S::order(tx, key, 5).await?;
+            let nested = async |tx: &mut S::Connection, _| {
+                S::order(tx, key, 5).await?;
+                Ok::<u64, Failure>(2)
+            };
+            let nested = inner
+                .idem
+                .join_transaction(tx, call(key), RunOptions::new(), nested);
+            let nested = nested.await;
+            let is_refused = matches!(
+                nested,
+                Err(Failure::Idempotency(Error::InvalidCall(
+                    InvalidCall::OwnKey
+                )))
+            );
+            assert_eq!(is_refused, key == "a", "{nested:?}");
+            Ok::<u64, Failure>(1)
+        };
+        let answer = shop.idem.run_in_transaction(call(key), options, body).await;
+        assert!(answer.is_ok() || key == "b", "{answer:?}");
+        assert_eq!(
+            shop.orders(key).await,
+            i64::from(answer.is_ok()),
+            "{answer:?}"
+        );
+    }
 }
 
 async fn options_for_crashes_are_refused<S: Orders>(shop: Arc<Shop<S>>) {

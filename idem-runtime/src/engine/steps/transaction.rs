@@ -109,14 +109,14 @@ impl Attempt {
         let connection = &mut *step.transaction;
         // The closure may act before it returns its future.
         let body = async { run(connection).await };
-        let value =
-            match ReentrancyGuard::new(body, reentrancy::address(self.engine()), &span).await {
-                Ok(value) => value,
-                Err(error) => {
-                    step.undo().await;
-                    return Err(error);
-                }
-            };
+        let address = reentrancy::address(self.engine());
+        let value = match ReentrancyGuard::new(body, address, self.call().request.id, &span).await {
+            Ok(value) => value,
+            Err(error) => {
+                step.undo().await;
+                return Err(error);
+            }
+        };
         let policy = &self.engine().policy;
         let encoded = policy.codec.encode(&value, policy.max_result_bytes);
         step.commit(encoded).await?;
