@@ -297,8 +297,8 @@ impl PostgresStore {
     /// features. Existing tables keep their form.
     ///
     /// Afterwards the store needs only `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables, of which the audit needs
-    /// less or nothing, and in the standard form `EXECUTE` on the function `idem_records_begin`, which every user has
-    /// unless it was revoked. The book has
+    /// less or nothing, and in the standard form `EXECUTE` on the functions `idem_records_alone` and
+    /// `idem_records_begin`, which every user has unless it was revoked. The book has
     /// [the privileges of each table](https://idem-rs.github.io/idem/migrations.html#privileges).
     ///
     /// # Errors

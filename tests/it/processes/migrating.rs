@@ -49,7 +49,7 @@ async fn ten_processes_migrate_postgres_concurrently() {
     ten_migrate(&place).await;
     let pool = sqlx::PgPool::connect(&place.address).await.unwrap();
     let applied: Vec<i64> = sqlx::query_scalar(APPLIED).fetch_all(&pool).await.unwrap();
-    assert_eq!(applied, [1, 2, 3]);
+    assert_eq!(applied, [1, 2, 3, 4]);
 }
 
 #[tokio::test]

@@ -26,6 +26,8 @@ const PRIVILEGES: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 const AUDIT_PRIVILEGES: [&str; 2] = ["SELECT", "INSERT"];
 /// Endings of the names of the tables that every call needs.
 const TABLES: [&str; 4] = ["", "_steps", "_recovery", "_fencing_floor"];
+/// Endings of the names of the functions that claims call.
+const FUNCTIONS: [&str; 2] = ["_alone", "_begin"];
 
 impl PostgresStore {
     pub(super) async fn examine(&self) -> Vec<Finding> {
@@ -147,7 +149,9 @@ impl PostgresStore {
             missing.extend(self.missing(connection, suffix, &PRIVILEGES).await?);
         }
         if !self.forms.is_portable() {
-            missing.extend(self.missing_function(connection).await?);
+            for suffix in FUNCTIONS {
+                missing.extend(self.missing_function(connection, suffix).await?);
+            }
         }
         if missing.is_empty() {
             return Ok(Finding::ok(
@@ -162,12 +166,13 @@ impl PostgresStore {
         ))
     }
 
-    /// The right to call the function that claims, if the user lacks it.
+    /// The right to call a function of the claims, if the user lacks it.
     async fn missing_function(
         &self,
         connection: &mut PgConnection,
+        suffix: &str,
     ) -> Result<Option<String>, StoreError> {
-        let function = self.forms.table.quoted(DIALECT.quote, "_begin");
+        let function = self.forms.table.quoted(DIALECT.quote, suffix);
         let query = format!(
             "SELECT coalesce(bool_and(has_function_privilege(current_user, oid, 'EXECUTE')), false)::text
              FROM pg_proc WHERE oid = to_regproc('{function}')"

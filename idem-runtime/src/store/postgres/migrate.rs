@@ -24,6 +24,7 @@ const RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/postgres/0001_records.sql"),
         include_str!("../../../migrations/postgres/0002_attempts.sql"),
         include_str!("../../../migrations/postgres/0003_audit.sql"),
+        include_str!("../../../migrations/postgres/0004_claims.sql"),
     ],
 };
 

@@ -100,12 +100,14 @@ impl PostgresStatements {
             (PostgresForm::Standard, On::Transaction) => template,
             (PostgresForm::Standard, On::Pool) => template
                 .with("alone", ALONE)
+                .with("is_alone", "{alone_function}()")
                 .with("may_be_out_of_date", MAY_BE_OUT_OF_DATE),
         }
     }
 
     pub(super) fn new(table: &Table, form: PostgresForm, on: On) -> Self {
         let template = Self::template(table, form, on)
+            .with("alone_function", table.quoted(DIALECT.quote, "_alone"))
             .with("claim_function", table.quoted(DIALECT.quote, "_begin"))
             .with("longest_wait", LONGEST_WAIT)
             .with("lost_race", LOST_RACE.to_string())
@@ -156,7 +158,9 @@ mod tests {
             of_operators.each(),
         ];
         for (name, statement) in all.concat() {
-            let is_checked = statement.as_str().contains(ALONE);
+            let is_checked = [ALONE, "\"idem_records_alone\"()"]
+                .iter()
+                .any(|it| statement.as_str().contains(it));
             assert!(is_checked || OTHERS.contains(&name), "{name}");
         }
     }

@@ -116,7 +116,7 @@ DELETE FROM {records}
 
 -- part: insert
 -- Returns the fencing token, or the number of a lost race.
-CASE WHEN {alone} THEN {claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) END
+CASE WHEN {is_alone} THEN {claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) END
 
 -- part: may_be_out_of_date
 -- Never in a transaction of the caller's or of the call's own.
@@ -124,6 +124,10 @@ false
 
 -- part: alone
 -- True in a transaction of the caller's or of the call's own. See `statements.rs` for statements on the pool.
+true
+
+-- part: is_alone
+-- As above, for a condition that is rarely evaluated.
 true
 
 -- part: is_of_another
