@@ -23,6 +23,7 @@ mod pooling;
 mod portable;
 mod privileges;
 mod purging;
+mod reservations;
 mod settings;
 mod statements;
 
@@ -588,7 +589,8 @@ async fn a_schema_may_be_renamed_and_copied() {
     store("staging").migrate().await.unwrap();
     execute(
         &pool,
-        "ALTER FUNCTION staging.idem_records_begin SET search_path TO shop",
+        "ALTER FUNCTION staging.idem_records_begin SET search_path TO shop; \
+         ALTER FUNCTION staging.idem_records_reserve SET search_path TO shop",
     )
     .await;
     own(&store("staging"), &claim("copied")).await;
@@ -600,6 +602,8 @@ async fn a_schema_may_be_renamed_and_copied() {
         let owner = own(&store(schema), &claim("more")).await;
         let completed = store(schema).complete(&owner, &outcome(b"1")).await;
         assert_eq!(completed.unwrap(), FencedWrite::Applied);
+        reservations::run(&store(schema), &claim("transaction")).await;
+        assert_eq!(number(&pool, &count).await, records + 2, "{schema}");
     }
     database.drop().await;
 }

@@ -159,7 +159,7 @@ async fn postgres() {
         "CREATE ROLE {user} LOGIN PASSWORD '{user}';
          GRANT SELECT, INSERT, UPDATE ON {table}, {table}_steps, {table}_recovery, {table}_fencing_floor TO {user};
          GRANT SELECT ON {table}_migrations TO {user};
-         REVOKE EXECUTE ON FUNCTION {table}_begin FROM PUBLIC;
+         REVOKE EXECUTE ON FUNCTION {table}_begin, {table}_reserve FROM PUBLIC;
          ALTER ROLE {user} SET synchronous_commit TO off;
          ALTER ROLE {user} SET default_transaction_isolation TO serializable;
          ALTER TABLE {table} DISABLE TRIGGER {table}_deleted;
@@ -170,7 +170,11 @@ async fn postgres() {
     let other = PostgresStore::connect(&url).await.unwrap();
     let theirs = as_user(&place, Arc::new(other), url);
     Findings::of(&theirs, 4)
-        .expect("rights", "problem", &["DELETE on", "EXECUTE on", "_begin"])
+        .expect(
+            "rights",
+            "problem",
+            &["DELETE on", "EXECUTE on", "_begin", "_reserve"],
+        )
         .expect(
             "changes by hand",
             "warning",

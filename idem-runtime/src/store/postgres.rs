@@ -297,8 +297,8 @@ impl PostgresStore {
     /// features. Existing tables keep their form.
     ///
     /// Afterwards the store needs only `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the tables, of which the audit needs
-    /// less or nothing, and in the standard form `EXECUTE` on the functions `idem_records_alone` and
-    /// `idem_records_begin`, which every user has unless it was revoked. The book has
+    /// less or nothing, and in the standard form `EXECUTE` on the functions `idem_records_alone`, `idem_records_begin` and
+    /// `idem_records_reserve`, which every user has unless it was revoked. The book has
     /// [the privileges of each table](https://idem-rs.github.io/idem/migrations.html#privileges).
     ///
     /// # Errors
@@ -487,15 +487,31 @@ impl SqlOperator for PostgresStore {
     }
 }
 
+/// Number of the advisory lock of the record, to which the statements add that of the table.
+fn lock_number(claim: &ClaimRequest) -> i64 {
+    let lock = claim.id.as_bytes().first_chunk();
+    lock.map_or(0, |eight| i64::from_be_bytes(*eight))
+}
+
 impl PostgresStore {
+    /// Binds parameters 1 to 11, and in the standard form 12, the number of the advisory lock.
+    fn claim_query<'q>(&self, statement: &'q Statement, claim: &'q ClaimRequest) -> Query<'q> {
+        let query = sql::claim_query(statement, claim);
+        match self.forms.is_portable() {
+            true => query,
+            false => query.number(lock_number(claim)),
+        }
+    }
+
     /// Reads the record of a claim, or creates it.
     async fn find_or_create(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
         let statements = self.own_statements().await?;
         let executor = || TransitionBatch::new(self.clone());
         let request = |sender| Transition::Claim((claim.clone(), sender));
         let run_single = || async {
-            let query = sql::claim_query(&statements.claim, claim);
-            let rows = self.read(query).await?;
+            let rows = self
+                .read(self.claim_query(&statements.claim, claim))
+                .await?;
             let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
             if row.number_or_null(CLAIM_RESULT).map_err(sql::unreadable)? == Some(OUT_OF_DATE) {
                 let record = sql::read_current(self, &claim.id).await?;

@@ -65,6 +65,8 @@ pub(super) use store::store;
 #[cfg(test)]
 pub(super) use template::check_statements;
 pub(super) use template::{Template, declare_statements, statement_in};
+#[cfg(feature = "postgres")]
+pub(super) use transaction::Reservation;
 #[cfg(feature = "sqlite")]
 pub(super) use transaction::Seal;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]

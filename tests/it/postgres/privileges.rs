@@ -19,7 +19,8 @@ async fn the_documented_privileges_suffice() {
             "CREATE ROLE service LOGIN; CREATE ROLE operators LOGIN;
              GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO service, operators;
              GRANT SELECT ON idem_records_migrations TO service, operators;
-             GRANT EXECUTE ON FUNCTION idem_records_alone, idem_records_begin TO service, operators;
+             GRANT EXECUTE ON FUNCTION idem_records_alone, idem_records_begin,
+                 idem_records_reserve TO service, operators;
              GRANT SELECT, INSERT ON {OF_OPERATORS} TO operators"
         ))
         .unwrap();

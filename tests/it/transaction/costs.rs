@@ -94,8 +94,31 @@ async fn a_call_is_five_statements_on_postgres_and_a_replay_three_that_write_not
     plain::<PostgresStore>(&idem, "before").await.unwrap();
     Executed::take(&server);
 
-    // When all calls are first calls, then each one is begin, claim, order, completion and commit.
+    // When all calls are first calls, then each one is begin, claim, order, record and commit.
     plain_calls::<PostgresStore>(&idem).await;
+    // The claim writes nothing, and the completed record is one insert: a row, and its entries in two indexes.
+    let logged = server
+        .query(
+            "SELECT coalesce(sum(wal_records) FILTER (WHERE query LIKE 'SELECT%idem_records_reserve%'), -1), \
+             coalesce(sum(wal_records) FILTER (WHERE query LIKE 'INSERT INTO \"idem_records\"%'), -1), \
+             coalesce(sum(wal_bytes) FILTER (WHERE query LIKE '%idem_records%'), -1), \
+             count(*) FILTER (WHERE query LIKE 'UPDATE%') FROM pg_stat_statements",
+        )
+        .unwrap();
+    let logged: Vec<i64> = logged
+        .split('|')
+        .map(|it| it.trim().parse().unwrap())
+        .collect();
+    let [of_claims, of_records, bytes, updates] = logged[..] else {
+        panic!("{logged:?}");
+    };
+    println!("{} bytes of the log for each record", bytes / CALLS);
+    assert_eq!((of_claims, updates), (0, 0), "{logged:?}");
+    // The pages of a small table split a few times.
+    assert!(
+        (3 * CALLS..3 * CALLS + 5).contains(&of_records),
+        "{logged:?}"
+    );
     let first = Executed::take(&server);
     assert_eq!((first.statements, first.commits), (5 * CALLS, CALLS));
 

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Source, Timestamp, with_provenance};
+use futures_util::future::join_all;
+use idem_runtime::{Call, Error, Source, State, Timestamp, with_provenance};
 use idem_tests::on_stores;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use super::places::Orders;
+use super::refusals::order_leased;
 use super::{Failure, Gate, Shop, Then, idempotency, order, order_waiting};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -32,6 +34,8 @@ mod servers {
         another_process_runs_if_the_first_is_rolled_back,
         calls_with_other_keys_run_concurrently,
         a_concurrent_purge_does_not_block_claims,
+        a_leased_call_waits_for_the_commit,
+        a_leased_call_runs_if_the_transaction_is_rolled_back,
     }
 }
 
@@ -177,6 +181,53 @@ async fn another_request_with_the_key_is_refused<S: Orders>(shop: Arc<Shop<S>>) 
     assert!(matches!(error, Error::KeyReused), "{error:?}");
     gate.open();
     calls.join_all().await.remove(0).unwrap();
+}
+
+/// Makes leased calls with the key of a transactional call in its body, and with other keys. Only those wait for it.
+async fn leased_calls_wait<S: Orders>(shop: &Arc<Shop<S>>, then: fn(Arc<Gate>) -> Then) {
+    const OTHERS: usize = 20;
+    let (gate, calls) = held(shop, then).await;
+    // On the same handle, a duplicate without a wait gets `InFlight`.
+    let elsewhere = [shop.elsewhere(), shop.elsewhere()];
+    let mut duplicates = JoinSet::new();
+    for shop in &elsewhere {
+        let idem = shop.idem.clone();
+        let call = async move { with_provenance(order_leased(&idem, "a", 5, false)).await };
+        duplicates.spawn(call);
+    }
+    let other = |number: usize| {
+        let shop = &elsewhere[number % 2];
+        async move { order_leased(&shop.idem, &format!("other {number}"), 5, false).await }
+    };
+    for answer in join_all((0..OTHERS).map(other)).await {
+        answer.unwrap();
+    }
+    // Long enough for a claim that waits for nothing.
+    tokio::time::timeout(Duration::from_millis(300), duplicates.join_next())
+        .await
+        .expect_err("the transaction holds the record");
+    gate.open();
+    let runs = calls.join_all().await.remove(0).is_err();
+    let mut executed = 0;
+    for (answer, provenance) in duplicates.join_all().await {
+        match answer {
+            Ok(answer) => assert_eq!(answer, (1, 5, String::new())),
+            // The other one runs at this moment.
+            Err(_) => assert_in_flight(answer),
+        }
+        executed += usize::from(provenance.is_some_and(|it| it.source == Source::Executed));
+    }
+    assert_eq!(executed, usize::from(runs));
+    assert_eq!(shop.orders("a").await, i64::from(!runs));
+    assert_eq!(shop.record("a").await.unwrap().state, State::Completed);
+}
+
+async fn a_leased_call_waits_for_the_commit<S: Orders>(shop: Arc<Shop<S>>) {
+    leased_calls_wait(&shop, Then::Meet).await;
+}
+
+async fn a_leased_call_runs_if_the_transaction_is_rolled_back<S: Orders>(shop: Arc<Shop<S>>) {
+    leased_calls_wait(&shop, Then::MeetAndFail).await;
 }
 
 /// A transaction that locks one record locks no other.

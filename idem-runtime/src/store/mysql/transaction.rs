@@ -98,7 +98,7 @@ impl LockAttempt {
 }
 
 impl TransactionalStore for MySqlStore {
-    sql::transactions!(in trait MySqlStore, MySql, MySqlConnection);
+    sql::transactions!(in trait MySqlStore, MySql, MySqlConnection, sql::complete);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, MySql>, StoreError> {
         self.examine_settings(|| Settings::of(&self.pool))

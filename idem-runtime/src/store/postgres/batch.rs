@@ -12,7 +12,7 @@ use tokio::sync::oneshot::Sender;
 
 use super::connections::{Protocol, give_back};
 use super::statements::POSITION;
-use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
+use super::{ClaimRow, PostgresStore, error, lock_number, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
 use crate::mutex::lock;
 use crate::record::{MemberDigests, Outcome, Owner, OwnerLabel, Payload};
@@ -175,6 +175,7 @@ impl Batch {
             texts(each().map(|it| Some(it.on_crash.as_str()))),
             texts(each().map(|it| it.owner_label.as_ref().map(OwnerLabel::as_str))),
             bytes(each().map(|it| it.members.as_ref().map(MemberDigests::as_bytes))),
+            numbers(each().map(lock_number)),
         ]
     }
 

@@ -27,7 +27,7 @@ const AUDIT_PRIVILEGES: [&str; 2] = ["SELECT", "INSERT"];
 /// Endings of the names of the tables that every call needs.
 const TABLES: [&str; 4] = ["", "_steps", "_recovery", "_fencing_floor"];
 /// Endings of the names of the functions that claims call.
-const FUNCTIONS: [&str; 2] = ["_alone", "_begin"];
+const FUNCTIONS: [&str; 3] = ["_alone", "_begin", "_reserve"];
 
 impl PostgresStore {
     pub(super) async fn examine(&self) -> Vec<Finding> {

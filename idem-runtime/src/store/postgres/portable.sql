@@ -63,6 +63,13 @@ coalesce(m.fencing_token, {lost_race})
 -- part: locked_by_another
 -- There is no lock to try: an insert that waits too long fails.
 
+-- part: reserved
+-- Without an advisory lock, only its row can hold a record.
+
+-- part: transaction_number
+-- As above.
+NULL::bigint
+
 -- part: restored_wait
 , (SELECT set_config('lock_timeout', before, true) FROM waiting)
 

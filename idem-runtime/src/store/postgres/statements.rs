@@ -24,6 +24,9 @@ const LONGEST_WAIT: &str = "50ms";
 pub(super) const CLAIM_RESULT: usize = CONTENT_LEN + 1;
 /// Column of [`PostgresStatements::claim_all`] and [`PostgresStatements::transition_all`] after [`CLAIM_RESULT`].
 pub(super) const POSITION: usize = CLAIM_RESULT + 1;
+/// Column of [`PostgresStatements::claim_locked`] after [`CLAIM_RESULT`]: the number of the transaction that inserts the
+/// record when it ends, or null.
+pub(super) const TRANSACTION_NUMBER: usize = CLAIM_RESULT + 1;
 /// A concurrent claim created the record.
 pub(super) const LOST_RACE: i64 = 0;
 /// Another transaction holds the record's lock.
@@ -41,22 +44,28 @@ declare_statements! {
     }
     from "statements.sql" {
         /// Returns one row: the content of the record, which is all null if there is no record, the time of reading,
-        /// and [`CLAIM_RESULT`].
+        /// and [`CLAIM_RESULT`]. In the standard form, parameter 12 is the number of the record's advisory lock.
         claim,
-        /// `claim` for many records, each at most once. Parameters 1 to 11 are arrays. The last column of each row is
+        /// `claim` for many records, each at most once. Parameters 1 to 12 are arrays. The last column of each row is
         /// the position of its claim in them, counted from 1.
         claim_all,
         /// Returns the positions of the completions that took effect. Parameters 1 to 6 are arrays: those of an owner,
         /// then those of an outcome.
         complete_all,
-        /// `claim_all`, `complete_all` and `save_step` for many records in one statement. Parameters 1 to 11 are those of
-        /// `claim_all`, 12 to 17 those of `complete_all`, and 18 to 23 arrays of those of `save_step`. The columns are
+        /// `claim_all`, `complete_all` and `save_step` for many records in one statement. Parameters 1 to 12 are those of
+        /// `claim_all`, 13 to 18 those of `complete_all`, and 19 to 24 arrays of those of `save_step`. The columns are
         /// those of `claim_all`. Completions and steps that took effect have a row each, of which only the position is
         /// not null. It counts claims, completions and steps, in this order.
         transition_all,
-        /// `claim` for a transaction that stays open. In the standard form, parameter 12 is the number of the record's
-        /// advisory lock.
+        /// `claim` for a transaction that stays open, with the column [`TRANSACTION_NUMBER`]. In the standard form,
+        /// parameter 13 is 1 if the transaction is the caller's.
         claim_locked,
+        /// Inserts the record of a claim that holds it by its advisory lock alone. Parameters 1 to 11 are those of
+        /// `claim`. 12 is the number of the transaction, 13 the fencing token, 14 the time of the claim, and 15 to 17 are
+        /// an outcome.
+        insert_ended,
+        /// Returns a row if the transaction with this number was committed.
+        was_committed,
         /// Limits the waits of the transaction's next statements for locks. Returns the limit before.
         limit_wait,
         /// Restores the limit that `limit_wait` returned.
@@ -91,6 +100,11 @@ const ALONE: &str = "(SELECT 1 / coalesce(\
 /// what is committed.
 const MAY_BE_OUT_OF_DATE: &str = "txid_current_if_assigned() IS NOT NULL OR current_setting('transaction_isolation') <> 'read committed'";
 
+/// Condition on the pool for the insert of a record. A transaction may hold the record by its advisory lock alone, and
+/// insert it when it ends. The insert waits for that lock, and holds it until its commit, so that no transaction claims the
+/// record meanwhile. The function returns no value, which as text is empty.
+const WAIT_FOR_LOCK: &str = "pg_advisory_xact_lock({lock_number})::text = ''";
+
 impl PostgresStatements {
     /// Template for statements of this form on records and the tables beside them.
     pub(super) fn template(table: &Table, form: PostgresForm, on: On) -> Template {
@@ -101,7 +115,8 @@ impl PostgresStatements {
             (PostgresForm::Standard, On::Pool) => template
                 .with("alone", ALONE)
                 .with("is_alone", "{alone_function}()")
-                .with("may_be_out_of_date", MAY_BE_OUT_OF_DATE),
+                .with("may_be_out_of_date", MAY_BE_OUT_OF_DATE)
+                .with("wait_for_lock", WAIT_FOR_LOCK),
         }
     }
 
@@ -109,6 +124,7 @@ impl PostgresStatements {
         let template = Self::template(table, form, on)
             .with("alone_function", table.quoted(DIALECT.quote, "_alone"))
             .with("claim_function", table.quoted(DIALECT.quote, "_begin"))
+            .with("reserve_function", table.quoted(DIALECT.quote, "_reserve"))
             .with("longest_wait", LONGEST_WAIT)
             .with("lost_race", LOST_RACE.to_string())
             .with("locked", LOCKED.to_string())
@@ -139,12 +155,14 @@ mod tests {
     #[test]
     fn statements_on_the_pool_fail_in_a_transaction_that_was_left_open() {
         // They read no records, or run only in transactions.
-        const OTHERS: [&str; 7] = [
+        const OTHERS: [&str; 9] = [
             "now",
             "has_stuck_index",
             "write_entry",
             "write_purge",
             "claim_locked",
+            "insert_ended",
+            "was_committed",
             "limit_wait",
             "restore_wait",
         ];

@@ -116,7 +116,7 @@ DELETE FROM {records}
 
 -- part: insert
 -- Returns the fencing token, or the number of a lost race.
-CASE WHEN {is_alone} THEN {claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) END
+CASE WHEN {is_alone} AND {wait_for_lock:?12} THEN {claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) END
 
 -- part: may_be_out_of_date
 -- Never in a transaction of the caller's or of the call's own.
@@ -150,7 +150,31 @@ WHEN CASE
 END THEN {locked}::bigint
 
 -- part: try_lock
-pg_try_advisory_xact_lock(?12 # '{records}'::regclass::oid::bigint)
+pg_try_advisory_xact_lock({lock_number:?12})
+
+-- part: lock_number
+-- Number of the advisory lock of a record.
+{it} # '{records}'::regclass::oid::bigint
+
+-- part: wait_for_lock
+-- True in a transaction, which has tried the lock. See `statements.rs` for statements on the pool.
+true
+
+-- part: reserved
+-- Holds a record without a row. See `inserts_at_end`.
+WHEN r.id IS NULL AND {inserts_at_end} THEN {reserve_function}('{records}'::regclass, ?1)
+
+-- part: inserts_at_end
+-- The claim holds the record by its advisory lock alone, and its transaction inserts the record when it ends. A joined
+-- call inserts it now, because its transaction takes no lock for some calls. So does a call at another isolation level,
+-- where a function sees no newer records than the statement that calls it, and one that cannot write: the insert then
+-- fails before the body runs.
+(?13 = 0 AND current_setting('transaction_isolation') = 'read committed'
+    AND current_setting('transaction_read_only') = 'off')
+
+-- part: transaction_number
+-- Number of the transaction, if it inserts the record when it ends.
+CASE WHEN r.id IS NULL AND {inserts_at_end} THEN txid_current_if_assigned() END
 
 -- part: joined_calls
 -- A setting that was never set is null, and one whose transaction has ended is empty.
@@ -172,21 +196,23 @@ coalesce(nullif(current_setting('idem.joined_calls', true), ''), '0')::integer
 LIMIT cardinality({it}::bytea[])
 
 -- part: claims_to_insert
--- Claims in parameters 1 to 11, and the insert of the records that do not exist.
+-- Claims in parameters 1 to 12, and the insert of the records that do not exist. Each row takes its advisory lock right
+-- before it is inserted.
 requests AS (
     SELECT a.*
     FROM {limited_wait}, unnest(
         ?1::bytea[], ?2::text[], ?3::text[], ?4::text[], ?5::bytea[],
-        ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[], ?10::text[], ?11::bytea[]
+        ?6::bytea[], ?7::bigint[], ?8::bigint[], ?9::text[], ?10::text[], ?11::bytea[], ?12::bigint[]
     ) WITH ORDINALITY AS a (
         id, scope, operation, idempotency_key, fingerprint, claim_id, lease, retention, on_crash, owner, members,
-        place
+        lock, place
     )
     {all_of:?1}
 ), inserted AS (
     INSERT INTO {records} ({inserted})
     SELECT
-        a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint, 'running', a.claim_id,
+        a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint,
+        CASE WHEN {wait_for_lock:a.lock} THEN 'running' END, a.claim_id,
         greatest({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
         {now} + a.lease, a.retention, a.on_crash, {now}, {now} + a.lease + a.retention, a.owner, a.members
     FROM requests AS a
@@ -267,17 +293,17 @@ WITH {claims_to_insert} {claimed_rows}
 -- claim of a record that is completed here therefore finds it running, as if it had come before. A statement never
 -- writes a row twice: the caller passes no step of a record that is completed here, because its lock would find the new
 -- version of the row and skip the step. Two such statements lock rows of different kinds in any order. They cannot be a
--- deadlock: claims wait only for an insert of the same key, and completions and steps change records that other
--- processes do not own.
+-- deadlock: claims wait only for a lock or an insert of the same key, and completions and steps change records that
+-- other processes do not own.
 WITH {claims_to_insert}, completed AS (
-    {completed_from}, unnest(?12::bytea[], ?13::bytea[], ?14::bigint[], ?15::text[], ?16::text[], ?17::bytea[])
-    {completed_where:?12}
+    {completed_from}, unnest(?13::bytea[], ?14::bytea[], ?15::bigint[], ?16::text[], ?17::text[], ?18::bytea[])
+    {completed_where:?13}
 ), steps_to_save AS (
     SELECT s.*
     FROM {limited_wait}, unnest(
-        ?18::bytea[], ?19::bytea[], ?20::bigint[], ?21::text[], ?22::text[], ?23::bytea[]
+        ?19::bytea[], ?20::bytea[], ?21::bigint[], ?22::text[], ?23::text[], ?24::bytea[]
     ) WITH ORDINALITY AS s (id, claim_id, fencing_token, name, codec, payload, place)
-    {all_of:?18}
+    {all_of:?19}
 ), saved AS (
     INSERT INTO {steps} (id, name, first_claimed_at, codec, payload)
     SELECT r.id, s.name, r.first_claimed_at, s.codec, s.payload
@@ -291,7 +317,7 @@ WITH {claims_to_insert}, completed AS (
 UNION ALL
 SELECT {no_claim}, cardinality(?1::bytea[]) + c.place FROM completed AS c
 UNION ALL
-SELECT {no_claim}, cardinality(?1::bytea[]) + cardinality(?12::bytea[]) + s.place
+SELECT {no_claim}, cardinality(?1::bytea[]) + cardinality(?13::bytea[]) + s.place
 FROM saved AS m JOIN steps_to_save AS s ON s.id = m.id AND s.name = m.name
 
 -- name: claim_locked
@@ -304,9 +330,27 @@ SELECT {content:r.}, {now},
         WHEN {is_of_another} THEN {id_mismatch}::bigint
         WHEN r.state IN ('completed', 'failed', 'unrecorded') AND NOT ({expired:r.}) THEN NULL
         {locked_by_another}
+        {reserved}
         WHEN r.id IS NULL THEN {insert}
-    END {restored_wait}
+    END,
+    {transaction_number} {restored_wait}
 FROM (SELECT 1) AS one LEFT JOIN {records} AS r ON r.id = ?1 {inserted_row}
+
+-- name: insert_ended
+-- The body may have ended the transaction of its claim by a statement of its own: then another transaction is open, or
+-- none, and neither holds the record any more. The insert then writes nothing. A store that does not know the advisory
+-- locks may have inserted the record meanwhile. Parameter 12 is null for the record of a transaction that is known to
+-- have ended.
+INSERT INTO {records} ({inserted}, codec, payload, ended_at)
+SELECT
+    ?1, ?2, ?3, ?4, ?5, ?15, ?6, ?13, 1, ?14 + ?7, ?8, ?9, ?14, {now} + ?8, ?10, ?11, ?16, ?17,
+    CASE WHEN ?15 <> 'running' THEN {now} END
+WHERE ?12 IS NULL OR txid_current_if_assigned() = ?12
+ON CONFLICT (id) DO NOTHING
+
+-- name: was_committed
+-- A transaction that is neither committed nor in progress was rolled back.
+SELECT 1 WHERE txid_status(?1) = 'committed'
 
 -- name: limit_wait
 -- Another transaction may have locked the row that the next statement updates. Returns the setting to restore.

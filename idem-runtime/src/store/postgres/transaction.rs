@@ -1,4 +1,8 @@
 //! Claims in a transaction that stays open while a body runs, and purges in a transaction.
+//!
+//! In the standard form a first claim writes nothing: it holds the record by an advisory lock, for which leased claims wait,
+//! and the transaction inserts the record with its outcome before it commits. Two versions of a row would cost a second
+//! write and a quarter more of the log. The number of the transaction shows whether it is still the one that has the lock.
 
 use std::future::{Ready, ready};
 
@@ -7,16 +11,16 @@ use sqlx::{Database, Postgres, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 
 use super::settings::Settings;
-use super::statements::PostgresStatements;
+use super::statements::{PostgresStatements, TRANSACTION_NUMBER};
 use super::{
     BEGIN, BEGIN_ANY, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row,
     retry_conflicts,
 };
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
+use crate::record::{Observation, Outcome, Owner, Record, State, Timestamp};
 use crate::store::sql::{
-    self, Backend, InTransaction, OpenTransaction, Query, Readable as _, Returning,
-    SharedStatements,
+    self, Backend, InTransaction, OpenTransaction, Query, Readable as _, Reservation, Returning,
+    SharedStatements, Statement,
 };
 use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, Purged, TransactionalStore};
 
@@ -90,7 +94,7 @@ impl Returning for InTransaction<'_, PostgresStore, PgConnection> {
 }
 
 impl TransactionalStore for PostgresStore {
-    sql::transactions!(in trait PostgresStore, Postgres, PgConnection);
+    sql::transactions!(in trait PostgresStore, Postgres, PgConnection, complete);
 
     async fn begin(&self) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
         self.own_statements().await?;
@@ -119,7 +123,18 @@ impl TransactionalStore for PostgresStore {
         }
         for _ in 0..sql::MAX_CONFLICTS {
             match on.try_claim_locked(observed, claim).await {
-                Ok(Some(answer)) => return Ok(answer),
+                Ok(Some((answer, number))) => {
+                    if let (ClaimInTransaction::Granted(granted), Some(number)) = (&answer, number)
+                    {
+                        transaction.reserve(Reservation {
+                            claim: claim.clone(),
+                            fencing_token: granted.fencing_token,
+                            claimed_at: granted.first_claimed_at,
+                            number,
+                        });
+                    }
+                    return Ok(answer);
+                }
                 Ok(None) => {}
                 Err(error) if self.forms.is_portable() && is_lock_timeout(&error) => {
                     on.undo_claim().await?;
@@ -138,6 +153,42 @@ impl TransactionalStore for PostgresStore {
     }
 }
 
+/// Completes the record of a claim in this transaction, or inserts the completed record.
+async fn complete(
+    on: &InTransaction<'_, PostgresStore, PgConnection>,
+    owner: &Owner,
+    outcome: &Outcome,
+) -> Result<FencedWrite, StoreError> {
+    let reservation = on
+        .reservations
+        .iter()
+        .find(|it| it.claim.claim_id == owner.claim_id && it.fencing_token == owner.fencing_token);
+    if let Some(reservation) = reservation {
+        let insert = &on.store.forms.in_transaction().insert_ended;
+        let number = Some(reservation.number);
+        let query = insertion(insert, reservation, number).outcome(outcome);
+        if on.write(query).await? > 0 {
+            return Ok(FencedWrite::Applied);
+        }
+        if on.insert_if_committed(reservation).await? {
+            return Ok(FencedWrite::Fenced);
+        }
+    }
+    sql::complete(on, owner, outcome).await
+}
+
+/// Binds parameters 1 to 14 of the statement `insert_ended`.
+fn insertion<'q>(
+    statement: &'q Statement,
+    reservation: &'q Reservation,
+    number: Option<i64>,
+) -> Query<'q> {
+    sql::claim_query(statement, &reservation.claim)
+        .number(number)
+        .number(reservation.fencing_token.number())
+        .number(reservation.claimed_at.as_micros())
+}
+
 /// Returns true if the statement waited for another transaction as long as it may. Its own transaction is aborted.
 fn is_lock_timeout(error: &StoreError) -> bool {
     let source = std::error::Error::source(error).and_then(|it| it.downcast_ref());
@@ -145,35 +196,36 @@ fn is_lock_timeout(error: &StoreError) -> bool {
 }
 
 impl InTransaction<'_, PostgresStore, PgConnection> {
-    /// Returns `None` if the record changed between read and write.
+    /// Returns the answer, and the number of the transaction if it inserts the record when it ends. Returns `None` if the
+    /// record changed between read and write.
     async fn try_claim_locked(
         &self,
         observed: Option<&Observation>,
         claim: &ClaimRequest,
-    ) -> Result<Option<ClaimInTransaction>, StoreError> {
+    ) -> Result<Option<(ClaimInTransaction, Option<i64>)>, StoreError> {
         let PostgresStatements {
             claim_locked,
             claim_again,
             take_over,
             ..
         } = self.store.forms.in_transaction();
-        let mut query = sql::claim_query(claim_locked, claim);
+        let mut query = self.store.claim_query(claim_locked, claim);
         if !self.store.forms.is_portable() {
-            let lock = claim.id.as_bytes().first_chunk();
-            query = query
-                .number(lock.map_or(0, |eight| i64::from_be_bytes(*eight)))
-                .number(i64::from(self.is_joined));
+            query = query.number(i64::from(self.is_joined));
         }
         let rows = self.read(query).await?;
         let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
         let record = match read_claim_row(row, claim)? {
-            ClaimRow::Created(granted) => return Ok(Some(ClaimInTransaction::Granted(granted))),
+            ClaimRow::Created(granted) => {
+                let number = row.number_or_null(TRANSACTION_NUMBER);
+                let number = number.map_err(sql::unreadable)?;
+                return Ok(Some((ClaimInTransaction::Granted(granted), number)));
+            }
             ClaimRow::LostRace => return Ok(None),
             ClaimRow::Locked(record) => {
                 let there = record.filter(|record| !record.is_expired());
-                return Ok(Some(ClaimInTransaction::Locked {
-                    fingerprint: there.map(|record| record.fingerprint),
-                }));
+                let fingerprint = there.map(|record| record.fingerprint);
+                return Ok(Some((ClaimInTransaction::Locked { fingerprint }, None)));
             }
             ClaimRow::IdMismatch => return Err(id_mismatch(self, claim).await),
             ClaimRow::Record(record) => record,
@@ -188,7 +240,7 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
         } else {
             Some(existing(record))
         };
-        Ok(answer.map(Into::into))
+        Ok(answer.map(|answer| (answer.into(), None)))
     }
 
     /// Limits the wait for another transaction that has locked the row, unless the advisory lock shows that there is
@@ -211,6 +263,29 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
         let done = work.await?;
         self.read(restore_wait.query().text(before)).await?;
         Ok(done)
+    }
+
+    /// Inserts a running record if the body has committed the transaction of the claim by a statement of its own. The engine
+    /// interrupts the record, so that what was committed is not repeated. What the body did after the commit is rolled back.
+    async fn insert_if_committed(&self, reservation: &Reservation) -> Result<bool, StoreError> {
+        let PostgresStatements {
+            was_committed,
+            insert_ended,
+            ..
+        } = self.store.forms.in_transaction();
+        let rows = self.read(was_committed.query().number(reservation.number));
+        if rows.await?.is_empty() {
+            return Ok(false);
+        }
+        {
+            let mut connection = self.connection.lock().await;
+            let undone = sqlx::raw_sql("ROLLBACK").execute(&mut **connection).await;
+            undone.map_err(error)?;
+        }
+        let running = insertion(insert_ended, reservation, None).text(State::Running.as_str());
+        let running = running.text(None::<&str>).bytes(None::<&[u8]>);
+        self.write(running).await?;
+        Ok(true)
     }
 
     /// Makes the transaction usable after an error of the claim, if it is the caller's: rolls back to the savepoint that

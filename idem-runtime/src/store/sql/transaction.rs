@@ -15,6 +15,10 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
 use super::cancel::{OnCancel, catch_panic, run_to_completion};
+#[cfg(feature = "postgres")]
+use crate::record::{FencingToken, Timestamp};
+#[cfg(feature = "postgres")]
+use crate::store::ClaimRequest;
 
 /// Open transaction in a SQL database, or a savepoint in one. If it is dropped, it is rolled back before its connection
 /// is used again.
@@ -28,8 +32,20 @@ enum ConnectionSource<'c, DB: Cancellation> {
         turn: Option<OwnedSemaphorePermit>,
         #[cfg(feature = "sqlite")]
         seal: Option<Seal>,
+        #[cfg(feature = "postgres")]
+        reservations: Vec<Reservation>,
     },
     Caller(RollbackOnDrop<&'c mut DB::Connection, DB>),
+}
+
+/// Claim that holds its record without a row. See `store/postgres/transaction.rs`.
+#[cfg(feature = "postgres")]
+pub(in crate::store) struct Reservation {
+    pub(in crate::store) claim: ClaimRequest,
+    pub(in crate::store) fencing_token: FencingToken,
+    pub(in crate::store) claimed_at: Timestamp,
+    /// Number of the transaction.
+    pub(in crate::store) number: i64,
 }
 
 /// Refuses commits on a connection of SQLite until the transaction ends. See `store/sqlite/session.rs`.
@@ -218,6 +234,8 @@ impl<DB: Cancellation> OpenTransaction<'static, DB> {
                 turn: None,
                 #[cfg(feature = "sqlite")]
                 seal: None,
+                #[cfg(feature = "postgres")]
+                reservations: Vec::new(),
             }))
         })
         .await
@@ -294,6 +312,14 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
         }
     }
 
+    /// Makes the transaction insert the record of this claim when it ends.
+    #[cfg(feature = "postgres")]
+    pub(in crate::store) fn reserve(&mut self, reservation: Reservation) {
+        if let ConnectionSource::Pool { reservations, .. } = &mut self.0 {
+            reservations.push(reservation);
+        }
+    }
+
     /// Returns true if the connection is the caller's.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(in crate::store) fn is_joined(&self) -> bool {
@@ -308,6 +334,8 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
                 turn,
                 #[cfg(feature = "sqlite")]
                 seal,
+                #[cfg(feature = "postgres")]
+                    reservations: _,
             } => {
                 run_to_completion(async move {
                     let _turn = turn;
@@ -336,6 +364,8 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
                 turn,
                 #[cfg(feature = "sqlite")]
                 seal,
+                #[cfg(feature = "postgres")]
+                    reservations: _,
             } => {
                 run_to_completion(async move {
                     let _turn = turn;
@@ -476,6 +506,8 @@ pub(in crate::store) struct InTransaction<'c, S, C> {
     /// True if the transaction is the caller's.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(in crate::store) is_joined: bool,
+    #[cfg(feature = "postgres")]
+    pub(in crate::store) reservations: &'c [Reservation],
 }
 
 impl<'c, S, C> InTransaction<'c, S, C> {
@@ -483,11 +515,24 @@ impl<'c, S, C> InTransaction<'c, S, C> {
         store: &'c S,
         transaction: &'c mut OpenTransaction<'_, DB>,
     ) -> Self {
+        #[cfg(any(feature = "postgres", feature = "mysql"))]
+        let is_joined = transaction.is_joined();
+        #[cfg(feature = "postgres")]
+        let (connection, reservations) = match &mut transaction.0 {
+            ConnectionSource::Pool {
+                open, reservations, ..
+            } => (&mut *open.connection, &reservations[..]),
+            ConnectionSource::Caller(open) => (&mut *open.connection, &[] as &[Reservation]),
+        };
+        #[cfg(not(feature = "postgres"))]
+        let connection = &mut **transaction;
         Self {
             store,
+            connection: Mutex::new(connection),
             #[cfg(any(feature = "postgres", feature = "mysql"))]
-            is_joined: transaction.is_joined(),
-            connection: Mutex::new(&mut **transaction),
+            is_joined,
+            #[cfg(feature = "postgres")]
+            reservations,
         }
     }
 }
@@ -542,7 +587,7 @@ macro_rules! transactions {
             }
         }
     };
-    (in trait $store:ty, $database:ty, $connection:ty) => {
+    (in trait $store:ty, $database:ty, $connection:ty, $complete:path) => {
         type Connection = $connection;
         type Transaction<'c> = crate::store::OpenTransaction<'c, $database>;
 
@@ -566,7 +611,7 @@ macro_rules! transactions {
         ) -> Result<FencedWrite, StoreError> {
             transaction.prove().await.map_err(error)?;
             let on = crate::store::sql::InTransaction::new(self, transaction);
-            crate::store::sql::complete(&on, owner, outcome).await
+            $complete(&on, owner, outcome).await
         }
 
         async fn save_step_in(

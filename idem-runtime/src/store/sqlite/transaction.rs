@@ -46,7 +46,7 @@ impl Returning for InTransaction<'_, SqliteStore, SqliteConnection> {
 }
 
 impl TransactionalStore for SqliteStore {
-    sql::transactions!(in trait SqliteStore, Sqlite, SqliteConnection);
+    sql::transactions!(in trait SqliteStore, Sqlite, SqliteConnection, sql::complete);
 
     /// The transaction is the writer from its beginning. If it became the writer half way, another transaction might
     /// have written since its first read, and it could only be rolled back.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, InvalidCall, RunOptions, Scope, State, StoreErrorKind};
-use idem_tests::on_stores;
+use idem_runtime::{
+    Call, Error, InvalidCall, PostgresStore, RunOptions, Scope, State, StoreErrorKind,
+};
 use idem_tests::sql::{AnyPool, Sql};
+use idem_tests::{on_stores, places};
 
 use super::{Bank, LEFT, Mode, NOTE, OnError, RIGHT};
 use crate::transaction::Failure;
@@ -124,4 +126,50 @@ async fn an_error_of_such_a_body_is_not_stored<S: Sql>(bank: Arc<Bank<S>>) {
     let found = records.find_scoped("bank.declined", "k", &scope);
     assert!(found.await.unwrap().is_none());
     assert_eq!(bank.noted("k").await, 0);
+}
+
+/// A `COMMIT` of the body's own, alone or with a transaction after it. The standard form has no record then, which would
+/// show it.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn what_a_body_commits_is_not_repeated_on_postgres() {
+    type S = PostgresStore;
+    let bank = Bank::open(places::postgres()).await;
+    for statements in ["COMMIT", "COMMIT; BEGIN"] {
+        let answer = bank
+            .call(Mode::Tx, statements, async |tx| {
+                S::run(tx, NOTE, &[statements.into()]).await?;
+                S::text(tx, statements).await?;
+                if statements != "COMMIT" {
+                    S::run(tx, NOTE, &[statements.into()]).await?;
+                }
+                Ok(1)
+            })
+            .await;
+        let Err(Failure::Idempotency(error)) = answer else {
+            panic!("{statements}: {answer:?}");
+        };
+        assert!(
+            matches!(error, Error::InvalidCall(InvalidCall::CommittedInBody)),
+            "{statements}: {error:?}"
+        );
+        let record = bank.record(statements).await.unwrap();
+        assert_eq!(record.state, State::Interrupted, "{statements}");
+        assert_eq!(bank.noted(statements).await, 1, "{statements}");
+        let again = bank.call(Mode::Tx, statements, async |_| panic!("it is interrupted"));
+        assert!(matches!(
+            again.await,
+            Err(Failure::Idempotency(Error::Interrupted))
+        ));
+        // The connection is usable.
+        bank.transfer(
+            Mode::Tx,
+            OnError::GiveBack,
+            &format!("after {statements}"),
+            [LEFT, RIGHT],
+            None,
+        )
+        .await
+        .unwrap();
+    }
 }

@@ -1,0 +1,127 @@
+//! Claims in transactions that hold their record by an advisory lock, and insert it when they end.
+
+use idem_runtime::record::{FencingToken, Owner};
+use idem_runtime::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore as _};
+use idem_runtime::{PostgresStore, State, Store as _};
+use idem_tests::until;
+
+use super::{Database, execute, number};
+use crate::records::{claim, outcome, own};
+
+/// Claims in a new transaction, completes and commits.
+pub(super) async fn run(store: &PostgresStore, claim: &ClaimRequest) -> Owner {
+    let mut transaction = store.begin().await.unwrap();
+    let answer = store.claim_in(&mut transaction, None, claim).await.unwrap();
+    let owner = owner(claim, &answer);
+    let outcome = outcome(b"1");
+    // A repeated completion finds its own token.
+    for _ in 0..2 {
+        let completed = store.complete_in(&mut transaction, &owner, &outcome);
+        assert_eq!(completed.await.unwrap(), FencedWrite::Applied);
+    }
+    store.commit(transaction).await.unwrap();
+    owner
+}
+
+fn owner(claim: &ClaimRequest, answer: &ClaimInTransaction) -> Owner {
+    let ClaimInTransaction::Granted(granted) = answer else {
+        panic!("{answer:?}");
+    };
+    Owner {
+        id: claim.id,
+        claim_id: claim.claim_id,
+        fencing_token: granted.fencing_token,
+    }
+}
+
+/// Another call commits its record after the statement of the claim has taken its snapshot, and before it has the lock.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn the_look_under_the_lock_sees_what_was_committed_before_it() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(3).await;
+    execute(&pool, "CREATE SCHEMA other").await;
+    let elsewhere = PostgresStore::new(pool.clone())
+        .with_schema("other")
+        .unwrap();
+    elsewhere.migrate().await.unwrap();
+    for (table, store) in [("public", &store), ("other", &elsewhere)] {
+        let mut gate = pool.begin().await.unwrap();
+        sqlx::raw_sql("SELECT pg_advisory_xact_lock(99)")
+            .execute(&mut *gate)
+            .await
+            .unwrap();
+        let key = claim(table);
+        // The statement sees no record, waits at the gate, and then looks under the lock.
+        let looking = tokio::spawn({
+            let (pool, id) = (pool.clone(), key.id);
+            async move {
+                let look = format!(
+                    "SELECT count(*), pg_advisory_xact_lock(99)::text, \
+                     public.idem_records_reserve('{table}.idem_records', $1) FROM {table}.idem_records"
+                );
+                let look = sqlx::query_as::<_, (i64, String, i64)>(sqlx::AssertSqlSafe(look));
+                let look = look.bind(&id.as_bytes()[..]).fetch_one(&pool);
+                look.await.unwrap()
+            }
+        });
+        let waiting = "SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database \
+             WHERE l.locktype = 'advisory' AND l.objid = 99 AND NOT l.granted AND d.datname = current_database()";
+        until(async || number(&pool, waiting).await > 0).await;
+        own(store, &key).await;
+        gate.rollback().await.unwrap();
+        let (seen, _, answer) = looking.await.unwrap();
+        assert_eq!((seen, answer), (0, 0), "{table}");
+    }
+    database.drop().await;
+}
+
+/// The fencing token is that of the claim, also after a record with a higher one was deleted, and only its owner completes.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_reserved_record_is_fenced() {
+    const HIGH: i64 = 9_000_000_000_000_000;
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(2).await;
+    own(&store, &claim("k")).await;
+    execute(
+        &pool,
+        &format!("UPDATE idem_records SET fencing_token = {HIGH}"),
+    )
+    .await;
+    execute(&pool, "DELETE FROM idem_records").await;
+
+    let mut transaction = store.begin().await.unwrap();
+    let key = claim("k");
+    let answer = store.claim_in(&mut transaction, None, &key).await.unwrap();
+    let right = owner(&key, &answer);
+    assert_eq!(right.fencing_token, FencingToken::from_number(HIGH + 1));
+    let other = outcome(b"2");
+    for wrong in [
+        Owner {
+            fencing_token: FencingToken::from_number(HIGH),
+            ..right
+        },
+        Owner {
+            claim_id: claim("k").claim_id,
+            ..right
+        },
+    ] {
+        let refused = store.complete_in(&mut transaction, &wrong, &other);
+        assert_eq!(refused.await.unwrap(), FencedWrite::Fenced);
+    }
+    assert!(store.get(&key.id).await.unwrap().is_none());
+    store.rollback(transaction).await.unwrap();
+
+    let owner = run(&store, &claim("k")).await;
+    let record = store.get(&owner.id).await.unwrap().unwrap();
+    assert_eq!(record.state, State::Completed);
+    assert_eq!(record.fencing_token, owner.fencing_token);
+    assert_eq!(record.attempt, 1);
+    // A purge looks at it when it expires.
+    let exact = "SELECT count(*) FROM idem_records WHERE purge_after = ended_at + retention";
+    assert_eq!(number(&pool, exact).await, 1);
+    database.drop().await;
+}
