@@ -101,9 +101,10 @@ const ALONE: &str = "(SELECT 1 / coalesce(\
 const MAY_BE_OUT_OF_DATE: &str = "txid_current_if_assigned() IS NOT NULL OR current_setting('transaction_isolation') <> 'read committed'";
 
 /// Condition on the pool for the insert of a record. A transaction may hold the record by its advisory lock alone, and
-/// insert it when it ends. The insert waits for that lock, and holds it until its commit, so that no transaction claims the
-/// record meanwhile. The function returns no value, which as text is empty.
-const WAIT_FOR_LOCK: &str = "pg_advisory_xact_lock({lock_number})::text = ''";
+/// insert it when it ends: the claim waits for that lock. It gives the lock back at once. All transactions share the server's
+/// table of locks, and the many claims of a batch, each with a lock until its commit, would fill it for everybody.
+const WAIT_FOR_LOCK: &str =
+    "(pg_advisory_lock({lock_number})::text = '' AND pg_advisory_unlock({lock_number}))";
 
 impl PostgresStatements {
     /// Template for statements of this form on records and the tables beside them.

@@ -196,7 +196,7 @@ coalesce(nullif(current_setting('idem.joined_calls', true), ''), '0')::integer
 LIMIT cardinality({it}::bytea[])
 
 -- part: claims_to_insert
--- Claims in parameters 1 to 12, and the insert of the records that do not exist. Each row takes its advisory lock right
+-- Claims in parameters 1 to 12, and the insert of the records that do not exist. Each row waits for its advisory lock right
 -- before it is inserted.
 requests AS (
     SELECT a.*
@@ -339,11 +339,13 @@ FROM (SELECT 1) AS one LEFT JOIN {records} AS r ON r.id = ?1 {inserted_row}
 -- name: insert_ended
 -- The body may have ended the transaction of its claim by a statement of its own: then another transaction is open, or
 -- none, and neither holds the record any more. The insert then writes nothing. A store that does not know the advisory
--- locks may have inserted the record meanwhile. Parameter 12 is null for the record of a transaction that is known to
+-- locks may have inserted the record meanwhile, and a leased claim that looked at the lock just before. If theirs was
+-- deleted again, the token is higher. Parameter 12 is null for the record of a transaction that is known to
 -- have ended.
 INSERT INTO {records} ({inserted}, codec, payload, ended_at)
 SELECT
-    ?1, ?2, ?3, ?4, ?5, ?15, ?6, ?13, 1, ?14 + ?7, ?8, ?9, ?14, {now} + ?8, ?10, ?11, ?16, ?17,
+    ?1, ?2, ?3, ?4, ?5, ?15, ?6, greatest(?13, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)),
+    1, ?14 + ?7, ?8, ?9, ?14, {now} + ?8, ?10, ?11, ?16, ?17,
     CASE WHEN ?15 <> 'running' THEN {now} END
 WHERE ?12 IS NULL OR txid_current_if_assigned() = ?12
 ON CONFLICT (id) DO NOTHING
