@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -57,14 +58,31 @@ struct Losses {
 struct Lead {
     servers: Mutex<Vec<SocketAddr>>,
     accepted: AtomicU64,
+    /// Connections with a lower number are silent.
+    silent_below: AtomicU64,
+    /// Connections with a lower number are closed.
+    closed_below: watch::Sender<u64>,
 }
 
 impl Lead {
-    /// Counts a connection, and returns its server.
-    fn accept(&self) -> SocketAddr {
-        let number = self.accepted.fetch_add(1, Ordering::SeqCst) as usize;
+    /// Counts a connection, and returns its number and its server.
+    fn accept(&self) -> (u64, SocketAddr) {
+        let number = self.accepted.fetch_add(1, Ordering::SeqCst);
         let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        servers[number % servers.len()]
+        (number, servers[number as usize % servers.len()])
+    }
+
+    /// Waits for ever if the connection with this number is silent.
+    async fn unless_silent(&self, number: u64) {
+        if number < self.silent_below.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until the connection with this number is closed.
+    async fn closed(&self, number: u64) {
+        let mut closed = self.closed_below.subscribe();
+        let _ = closed.wait_for(|below| number < *below).await;
     }
 }
 
@@ -85,8 +103,8 @@ impl Proxy {
     pub async fn start(server: SocketAddr) -> std::io::Result<Self> {
         let losses = Arc::<Losses>::default();
         let shared = Arc::clone(&losses);
-        Self::forwarding(server, losses, move |client, server| {
-            forward(client, server, Arc::clone(&shared))
+        Self::forwarding(server, losses, move |client, server, lead, number| {
+            forward(client, server, Arc::clone(&shared), lead, number)
         })
         .await
     }
@@ -103,7 +121,7 @@ impl Proxy {
         plan: impl Fn(&[u8]) -> Fate + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let plan = Arc::new(plan);
-        Self::forwarding(server, Arc::default(), move |client, server| {
+        Self::forwarding(server, Arc::default(), move |client, server, _, _| {
             forward_exchanges(client, server, Arc::clone(&plan))
         })
         .await
@@ -113,7 +131,7 @@ impl Proxy {
     async fn forwarding<F>(
         server: SocketAddr,
         losses: Arc<Losses>,
-        forward: impl Fn(TcpStream, SocketAddr) -> F + Send + 'static,
+        forward: impl Fn(TcpStream, SocketAddr, Arc<Lead>, u64) -> F + Send + 'static,
     ) -> std::io::Result<Self>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -123,11 +141,14 @@ impl Proxy {
         let lead = Arc::new(Lead {
             servers: Mutex::new(vec![server]),
             accepted: AtomicU64::new(0),
+            silent_below: AtomicU64::new(0),
+            closed_below: watch::Sender::new(0),
         });
         let shared = Arc::clone(&lead);
         let listening = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(forward(client, shared.accept()));
+                let (number, server) = shared.accept();
+                tokio::spawn(forward(client, server, Arc::clone(&shared), number));
             }
         });
         Ok(Self {
@@ -167,6 +188,18 @@ impl Proxy {
         self.lead.accepted.load(Ordering::SeqCst)
     }
 
+    /// Forgets the open connections, as a load balancer does that was restarted or has let them time out: nothing that
+    /// either end sends arrives any more, and neither learns of it. New connections work.
+    pub fn silence(&self) {
+        let below = self.accepted();
+        self.lead.silent_below.store(below, Ordering::SeqCst);
+    }
+
+    /// Closes the open connections. New ones work.
+    pub fn cut(&self) {
+        self.lead.closed_below.send_replace(self.accepted());
+    }
+
     /// Loses this message once, on the connection that next sends one.
     pub fn lose(&self, loss: Loss) {
         self.lose_later(loss, 0);
@@ -200,7 +233,13 @@ impl Drop for Proxy {
     }
 }
 
-async fn forward(client: TcpStream, server: SocketAddr, losses: Arc<Losses>) {
+async fn forward(
+    client: TcpStream,
+    server: SocketAddr,
+    losses: Arc<Losses>,
+    lead: Arc<Lead>,
+    number: u64,
+) {
     let Ok(server) = TcpStream::connect(server).await else {
         return;
     };
@@ -208,23 +247,36 @@ async fn forward(client: TcpStream, server: SocketAddr, losses: Arc<Losses>) {
     let (from_server, to_server) = server.into_split();
     // The direction that ends first closes the other one too: dropping the halves closes both sockets.
     tokio::select! {
-        () = requests(from_client, to_server, &losses) => {}
-        () = replies(from_server, to_client, &losses) => {}
+        () = requests(from_client, to_server, &losses, &lead, number) => {}
+        () = replies(from_server, to_client, &losses, &lead, number) => {}
+        () = lead.closed(number) => {}
     }
 }
 
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, losses: &Losses) {
+async fn requests(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    losses: &Losses,
+    lead: &Lead,
+    number: u64,
+) {
     let mut buffer = vec![0; 64 * 1024];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+    while let Ok(read @ 1..) = read_unless_silent(&mut from, &mut buffer, lead, number).await {
         if losses.take(Loss::Request) || to.write_all(&buffer[..read]).await.is_err() {
             return;
         }
     }
 }
 
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, losses: &Losses) {
+async fn replies(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    losses: &Losses,
+    lead: &Lead,
+    number: u64,
+) {
     let mut buffer = vec![0; 64 * 1024];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+    while let Ok(read @ 1..) = read_unless_silent(&mut from, &mut buffer, lead, number).await {
         let percent = losses.percent.load(Ordering::SeqCst);
         if losses.take(Loss::Reply) || rand::random_range(0..100) < percent {
             losses.lost.fetch_add(1, Ordering::SeqCst);
@@ -234,6 +286,18 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, losses: &Losse
             return;
         }
     }
+}
+
+/// Reads what one end of a connection sends. If the connection is silent, not even its end is noticed.
+async fn read_unless_silent(
+    from: &mut OwnedReadHalf,
+    buffer: &mut [u8],
+    lead: &Lead,
+    number: u64,
+) -> std::io::Result<usize> {
+    let read = from.read(buffer).await;
+    lead.unless_silent(number).await;
+    read
 }
 
 /// Forwards one connection exchange by exchange.

@@ -98,6 +98,9 @@ pub trait Sql: TransactionalStore + Clone + Sized {
         acquired: Duration,
     ) -> Self::Pool;
 
+    /// Opens other connections to the database, which are not pinged before they are used.
+    fn pool_without_pings(options: &Self::Options, connections: u32) -> Self::Pool;
+
     /// Closes the connections.
     fn close(pool: Self::Pool) -> impl Future<Output = ()> + Send;
 
@@ -249,6 +252,14 @@ macro_rules! sql {
                     .max_connections(connections)
                     .acquire_timeout(acquired)
                     .connect_lazy_with(options)
+            }
+
+            fn pool_without_pings(options: &$options, connections: u32) -> $pool {
+                $pool_options::new()
+                    .max_connections(connections)
+                    .acquire_timeout(CONNECTED_WITHIN)
+                    .test_before_acquire(false)
+                    .connect_lazy_with(options.clone())
             }
 
             async fn close(pool: $pool) {

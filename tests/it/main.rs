@@ -34,6 +34,7 @@ mod recovery;
 mod redis;
 mod replay;
 mod scale;
+mod silence;
 mod sqlite;
 mod steps;
 mod transaction;

@@ -4,8 +4,8 @@ use std::convert::identity;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use sqlx::MySqlPool;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlRow};
+use sqlx::{MySql, MySqlPool};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -13,8 +13,8 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
-    self, Backend, Batcher, InTransaction, OperatorStatements, Query, SqlOperator, SqlStore,
-    Statement, Table,
+    self, Backend, Batcher, Connections, InTransaction, OperatorStatements, Query, SqlOperator,
+    SqlStore, Statement, Table,
 };
 use crate::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved, TransactionalStore as _,
@@ -161,7 +161,7 @@ use statements::{MySqlStatements, On};
 /// transaction it is committed as such together with the effect. The connection is not lost.
 #[derive(Debug, Clone)]
 pub struct MySqlStore {
-    pub(super) pool: MySqlPool,
+    pub(super) pool: Connections<MySql>,
     statements: Arc<Statements>,
     claims: Batcher<ClaimBatch>,
     completions: Batcher<CompletionBatch>,
@@ -199,10 +199,10 @@ impl MySqlStore {
 
     /// Creates a store on the caller's pool. It does nothing until it is used. Call [`migrate`](Self::migrate) first.
     pub fn new(pool: MySqlPool) -> Self {
-        Self::on(pool, Table::default())
+        Self::on(Connections::to_server(pool), Table::default())
     }
 
-    fn on(pool: MySqlPool, table: Table) -> Self {
+    fn on(pool: Connections<MySql>, table: Table) -> Self {
         Self {
             pool,
             statements: Arc::new(Statements::new(table)),

@@ -14,7 +14,7 @@ use crate::random;
 use crate::record::{ClaimId, Timestamp, micros};
 use crate::store::ManualChange;
 use crate::store::operator::MigrationPlan;
-use crate::store::sql::{Query, Readable, Statement, Table, span};
+use crate::store::sql::{Connections, Query, Readable, Statement, Table, span};
 
 mod dialect;
 mod enqueue;
@@ -106,7 +106,7 @@ macro_rules! from_pool {
         #[cfg(feature = $feature)]
         impl From<&$store> for Database {
             fn from(store: &$store) -> Self {
-                store.pool.clone().into()
+                store.pool().clone().into()
             }
         }
     )*};
@@ -123,11 +123,11 @@ impl Database {
         let table = &table.0;
         match self.0.clone() {
             #[cfg(feature = "sqlite")]
-            AnyPool::Sqlite(pool) => Arc::new(Pooled::new(pool, table)),
+            AnyPool::Sqlite(pool) => Arc::new(Pooled::new(Connections::to_file(pool), table)),
             #[cfg(feature = "postgres")]
-            AnyPool::Postgres(pool) => Arc::new(Pooled::new(pool, table)),
+            AnyPool::Postgres(pool) => Arc::new(Pooled::new(Connections::to_server(pool), table)),
             #[cfg(feature = "mysql")]
-            AnyPool::MySql(pool) => Arc::new(Pooled::new(pool, table)),
+            AnyPool::MySql(pool) => Arc::new(Pooled::new(Connections::to_server(pool), table)),
         }
     }
 }
@@ -135,7 +135,7 @@ impl Database {
 /// Table of messages, and the connections to it.
 #[derive(Debug)]
 struct Pooled<DB: OutboxDialect> {
-    pool: sqlx::Pool<DB>,
+    pool: Connections<DB>,
     table: Table,
     statements: OutboxStatements,
     /// For databases with one writer at a time: the writers of this process wait here, in order, instead of polling.
@@ -143,7 +143,7 @@ struct Pooled<DB: OutboxDialect> {
 }
 
 impl<DB: OutboxDialect> Pooled<DB> {
-    fn new(pool: sqlx::Pool<DB>, table: &Table) -> Self {
+    fn new(pool: Connections<DB>, table: &Table) -> Self {
         Self {
             pool,
             statements: OutboxStatements::new::<DB>(table),

@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
+use sqlx::{PgPool, Postgres};
 use tokio::sync::OnceCell;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{FencingToken, Observation, Outcome, Owner, Payload, Record, Timestamp};
+use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
-    self, Backend, Batcher, OperatorStatements, Query, Readable, Returning, SqlOperator, SqlStore,
-    Statement, Table,
+    self, Backend, Batcher, Connections, OperatorStatements, Query, Readable, Returning,
+    SqlOperator, SqlStore, Statement, Table,
 };
-use crate::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged, Resolution, Resolved,
-};
+use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
 
 mod batch;
+mod claim_row;
 mod connections;
 mod doctor;
 mod form;
@@ -31,14 +30,13 @@ pub(super) mod statements;
 mod transaction;
 
 use batch::{StepRequest, Transition, TransitionBatch};
+use claim_row::{ClaimRow, read_claim_row};
 use connections::{ACTIVE_TRANSACTION, NOT_ALONE, Protocol, give_back, is_not_alone};
 pub use form::PostgresForm;
 use forms::Forms;
-use rows::{CONTENT_LEN, id_mismatch, record_for};
+use rows::{CONTENT_LEN, id_mismatch};
 use settings::{Settings, Unusable};
-use statements::{
-    CLAIM_RESULT, ID_MISMATCH, LOCKED, LOST_RACE, OUT_OF_DATE, On, PostgresStatements,
-};
+use statements::{CLAIM_RESULT, OUT_OF_DATE, On, PostgresStatements};
 
 /// Store of records in PostgreSQL 12 or later, or in another database that speaks PostgreSQL. Cloning is cheap and shares
 /// the connections.
@@ -125,7 +123,7 @@ use statements::{
 /// tokens of a record never decrease there either.
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
-    pub(super) pool: PgPool,
+    pub(super) pool: Connections<Postgres>,
     protocol: Protocol,
     forms: Arc<Forms>,
     batcher: Batcher<TransitionBatch>,
@@ -173,6 +171,7 @@ impl PostgresStore {
 
     /// Creates a store on the caller's pool. It does nothing until it is used. Call [`migrate`](Self::migrate) first.
     pub fn new(pool: PgPool) -> Self {
+        let pool = Connections::to_server(pool);
         Self::on(pool, Forms::new(Table::default(), None))
     }
 
@@ -250,7 +249,7 @@ impl PostgresStore {
         Ok(self.forms.known())
     }
 
-    fn on(pool: PgPool, forms: Forms) -> Self {
+    fn on(pool: Connections<Postgres>, forms: Forms) -> Self {
         Self {
             pool,
             protocol: Protocol::default(),
@@ -342,26 +341,28 @@ impl Backend for PostgresStore {
         self.examine_settings(|| Settings::of(&self.pool))
             .await
             .map_err(error)?;
-        retry_conflicts(|| async {
+        let run = || async {
             let mut connection = self.pool.acquire().await?;
             let rows = self.protocol.rows(&mut connection, &query).await;
             give_back(connection, rows)
-        })
-        .await
-        .map_err(error)
+        };
+        retry_conflicts(|| self.pool.watch(run()))
+            .await
+            .map_err(error)
     }
 
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
         self.examine_settings(|| Settings::of(&self.pool))
             .await
             .map_err(error)?;
-        retry_conflicts(|| async {
+        let run = || async {
             let mut connection = self.pool.acquire().await?;
             let affected = self.protocol.affected(&mut connection, &query).await;
             give_back(connection, affected)
-        })
-        .await
-        .map_err(error)
+        };
+        retry_conflicts(|| self.pool.watch(run()))
+            .await
+            .map_err(error)
     }
 }
 
@@ -524,40 +525,6 @@ impl PostgresStore {
         }
         self.batcher.submit(executor, request, run_single).await
     }
-}
-
-/// Result of a statement that claims.
-enum ClaimRow {
-    /// The statement created the record.
-    Created(Granted),
-    /// A concurrent claim created the record, which has to be read again.
-    LostRace,
-    /// Another transaction has locked the record, and may have changed it without having committed.
-    Locked(Option<Record>),
-    /// The record with this id has another scope, operation or key.
-    IdMismatch,
-    Record(Record),
-}
-
-/// Reads the row of a statement that claims.
-fn read_claim_row(row: &PgRow, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
-    Ok(
-        match row.number_or_null(CLAIM_RESULT).map_err(sql::unreadable)? {
-            None => {
-                let record = record_for(row, claim)?;
-                ClaimRow::Record(record.ok_or_else(|| sql::corrupt("fingerprint"))?)
-            }
-            Some(LOCKED) => ClaimRow::Locked(record_for(row, claim)?),
-            Some(LOST_RACE) => ClaimRow::LostRace,
-            Some(ID_MISMATCH) => ClaimRow::IdMismatch,
-            Some(fencing_token) => ClaimRow::Created(Granted {
-                fencing_token: FencingToken::from_number(fencing_token),
-                attempt: 1,
-                first_claimed_at: sql::time(row, CONTENT_LEN)?,
-                on_crash: claim.on_crash,
-            }),
-        },
-    )
 }
 
 fn existing(record: Record) -> ClaimOutcome {

@@ -14,6 +14,7 @@ mod audit;
 mod batch;
 mod cancel;
 pub(super) mod concurrency;
+mod connections;
 mod flushers;
 mod operator;
 mod query;
@@ -44,6 +45,9 @@ pub(super) use batch::{Pending, is_large};
 pub(super) use cancel::catch_panic;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use cancel::run_to_completion;
+pub(super) use connections::Connections;
+#[cfg(feature = "postgres")]
+pub(super) use connections::TakenConnection;
 pub(super) use operator::{OperatorStatements, SqlOperator, migration_plan};
 #[cfg(feature = "postgres")]
 pub(super) use query::Bound;

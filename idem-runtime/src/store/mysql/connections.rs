@@ -8,11 +8,11 @@
 
 use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
-use sqlx::{Connection as _, Either, Execute, Executor, MySql, MySqlPool, Row as _};
+use sqlx::{Connection as _, Either, Execute, Executor, MySql, Row as _};
 
-use super::errors::{NOT_ALONE, NOT_PREPARED, OverPacket, TX_IN_PROGRESS, number};
+use super::errors::{ENDED, NOT_ALONE, NOT_PREPARED, OverPacket, TX_IN_PROGRESS, number};
 use super::session::refuse_writes;
-use crate::store::sql::{Query, catch_panic, ended, run_to_completion};
+use crate::store::sql::{Connections, Query, catch_panic, ended};
 
 /// Answer to a statement.
 #[derive(Debug, Default)]
@@ -23,27 +23,39 @@ pub(in crate::store) struct Executed {
 
 /// Runs a statement on a connection of the pool, to its end. A connection whose driver fails is closed.
 pub(in crate::store) async fn run(
-    pool: &MySqlPool,
+    pool: &Connections<MySql>,
     query: &Query<'_>,
 ) -> Result<Executed, sqlx::Error> {
     let query = query.build::<MySql>();
-    let mut connection = pool.acquire().await?;
-    run_to_completion(async move {
-        let answer = answer_of(&mut connection, query).await;
-        let is_usable = match &answer {
-            Ok(_) => true,
-            // A proxy can lead the next connection to another node, and closing ends a transaction that was left open.
-            Err(error @ sqlx::Error::Database(_)) => {
-                number(error).is_none_or(|it| ![NOT_PREPARED, NOT_ALONE].contains(&it))
+    let run = async {
+        let mut connection = pool.acquire().await?;
+        pool.run_to_completion(async move {
+            connection.cut_on_drop();
+            let answer = answer_of(&mut connection, query).await;
+            connection.note(&answer);
+            if answer
+                .as_ref()
+                .is_err_and(|it| number(it).is_some_and(|it| ENDED.contains(&it)))
+            {
+                connection.lose();
             }
-            Err(_) => false,
-        };
-        if !is_usable {
-            connection.close_on_drop();
-        }
-        answer
-    })
-    .await
+            let is_usable = match &answer {
+                Ok(_) => true,
+                // A proxy can lead the next connection to another node, and closing ends a transaction that was left
+                // open.
+                Err(error @ sqlx::Error::Database(_)) => {
+                    number(error).is_none_or(|it| ![NOT_PREPARED, NOT_ALONE].contains(&it))
+                }
+                Err(_) => false,
+            };
+            if !is_usable {
+                connection.close_unless_cut();
+            }
+            answer
+        })
+        .await
+    };
+    pool.watch(run).await
 }
 
 /// Runs a statement on a connection in a transaction that the store opened. If the future is dropped, the connection is

@@ -53,6 +53,8 @@ pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const DUPLICATE_COLUMN: u16 = 1060;
 /// The value of a variable is invalid: a transaction is open on a connection of the pool, see `statements.rs`.
 pub(super) const NOT_ALONE: u16 = 1231;
+/// Ends of connections: the server stops, the session was killed (MariaDB), the connection was idle for too long (MySQL).
+pub(super) const ENDED: &[u16] = &[1053, 1927, 4031];
 /// There is no such savepoint, or none any more.
 pub(super) const NO_SAVEPOINT: u16 = 1305;
 /// A transaction is open, so its properties cannot be changed.

@@ -9,7 +9,7 @@
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use sqlx::{MySql, MySqlPool};
+use sqlx::MySql;
 use tokio::time::{Instant, sleep};
 
 use super::claiming::Executor as _;
@@ -19,7 +19,7 @@ use crate::error::StoreError;
 use crate::mutex::lock;
 use crate::random;
 use crate::record::FencingToken;
-use crate::store::sql::{self, InTransaction, OpenTransaction, Readable as _, Statement};
+use crate::store::sql::{Connections, InTransaction, OpenTransaction, Readable as _, Statement};
 
 /// Longest time in which one purge retries for a moment without a lock on the row.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ fn starved_since(store: &MySqlStore) -> MutexGuard<'_, Option<Instant>> {
 async fn wait_and_raise(store: &MySqlStore, fencing_token: FencingToken) -> Result<(), StoreError> {
     let (pool, statements) = (store.pool.clone(), store.statements.clone());
     // If the caller is cancelled, no connection of the pool may keep this session's lock time-out.
-    let raised = sql::run_to_completion(async move {
+    let raised = store.pool.run_to_completion(async move {
         raise(&pool, &statements.raise_floor, fencing_token).await
     });
     raised.await.map_err(error)?;
@@ -104,7 +104,7 @@ async fn wait_and_raise(store: &MySqlStore, fencing_token: FencingToken) -> Resu
 
 /// Raises the fencing floor, and waits up to a second for the row.
 async fn raise(
-    pool: &MySqlPool,
+    pool: &Connections<MySql>,
     statement: &Statement,
     fencing_token: FencingToken,
 ) -> Result<(), sqlx::Error> {
@@ -113,6 +113,7 @@ async fn raise(
     const RESTORE: &str = "SET innodb_lock_wait_timeout = @idem_lock_wait";
     retry_undone(|| async {
         let mut connection = pool.acquire().await?;
+        connection.cut_on_drop();
         let raise = async {
             sqlx::raw_sql(SHORTEN).execute(&mut *connection).await?;
             let query = statement.query().number(fencing_token.number());
@@ -121,6 +122,7 @@ async fn raise(
             raised
         };
         let raised = raise.await;
+        connection.note(&raised);
         // Closing ends a transaction that other code has left open, and restores the time-out.
         if raised.is_err() {
             connection.close_on_drop();

@@ -24,12 +24,12 @@
 use std::ops::Deref;
 use std::sync::OnceLock;
 
-use sqlx::MySqlPool;
+use sqlx::MySql;
 
 use super::statements::{MySqlStatements, On};
 use super::{error, run};
 use crate::error::StoreError;
-use crate::store::sql::{Placeholders, Readable as _, Statement, Table};
+use crate::store::sql::{Connections, Placeholders, Readable as _, Statement, Table};
 
 /// Begins a transaction whose snapshot has the writes of the other nodes.
 pub(super) const BEGIN: &str = "/*M! SET STATEMENT wsrep_sync_wait = 7 FOR */ START TRANSACTION";
@@ -113,7 +113,7 @@ pub(super) enum Cluster {
 }
 
 impl Cluster {
-    pub(super) async fn of(pool: &MySqlPool) -> Result<Self, StoreError> {
+    pub(super) async fn of(pool: &Connections<MySql>) -> Result<Self, StoreError> {
         // Unlike the variables themselves, this is no error on a server without them, and takes no privilege.
         let query = Statement::new(
             "SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')",

@@ -66,10 +66,11 @@ async fn migrate(
     table: &Table,
     migrations: &Migrations,
 ) -> Result<(), StoreError> {
-    let settings = Settings::of(pool).await.map_err(error)?;
+    let connections = sql::Connections::to_server(pool.clone());
+    let settings = Settings::of(&connections).await.map_err(error)?;
     settings.require_usable().map_err(error)?;
     // Before this takes a connection: the pool may have no other.
-    let cluster = Cluster::of(pool).await?;
+    let cluster = Cluster::of(&connections).await?;
     let mut connection = pool.acquire().await.map_err(error)?;
     if missing(&mut connection, table, migrations)
         .await?

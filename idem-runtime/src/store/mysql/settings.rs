@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use sqlx::MySqlPool;
+use sqlx::MySql;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 
 use super::{run, run_borrowed};
-use crate::store::sql::{Placeholders, Readable as _, Statement};
+use crate::store::sql::{Connections, Placeholders, Readable as _, Statement};
 
 /// Settings of a session.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ fn statement() -> Statement {
 
 impl Settings {
     /// Reads the settings of a connection of the pool.
-    pub(super) async fn of(pool: &MySqlPool) -> Result<Self, sqlx::Error> {
+    pub(super) async fn of(pool: &Connections<MySql>) -> Result<Self, sqlx::Error> {
         let answer = run(pool, &statement().query()).await?;
         Self::read(&answer.rows)
     }

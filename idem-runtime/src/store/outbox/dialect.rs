@@ -6,7 +6,8 @@ use crate::error::StoreError;
 use crate::store::operator::MigrationPlan;
 use crate::store::outbox::DEFAULT_TABLE;
 use crate::store::sql::{
-    Cancellation, Dialect, Migrations, OpenTransaction, Query, Readable, Table, Template,
+    Cancellation, Connections, Dialect, Migrations, OpenTransaction, Query, Readable, Table,
+    Template,
 };
 
 /// The operations of an outbox that differ between databases.
@@ -33,19 +34,19 @@ pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> + Cancellation {
     /// Runs a statement and returns its rows. The statement is driven to its end even if one row is enough: the commit
     /// comes after the last row.
     fn rows(
-        pool: &Pool<Self>,
+        pool: &Connections<Self>,
         query: &Query<'_>,
     ) -> impl Future<Output = Result<Vec<Self::Row>, StoreError>> + Send;
 
     /// Runs a statement and returns the number of rows that it matched.
     fn run(
-        pool: &Pool<Self>,
+        pool: &Connections<Self>,
         query: &Query<'_>,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Runs statements in one transaction. If one of them matches no row, rolls back and returns false.
     fn run_together(
-        pool: &Pool<Self>,
+        pool: &Connections<Self>,
         queries: &[Query<'_>],
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
@@ -78,13 +79,20 @@ macro_rules! on_pool {
         }
     };
     ($module:ident, rows, $pool:ident, $query:ident) => {
-        $query.build::<Self>().fetch_all($pool)
+        $pool.watch(async {
+            let mut connection = $pool.acquire().await?;
+            let rows = $query.build::<Self>().fetch_all(&mut *connection).await;
+            connection.note(&rows);
+            rows
+        })
     };
     ($module:ident, affected, $pool:ident, $query:ident) => {
-        async {
-            let done = $query.build::<Self>().execute($pool).await?;
-            Ok(done.rows_affected())
-        }
+        $pool.watch(async {
+            let mut connection = $pool.acquire().await?;
+            let done = $query.build::<Self>().execute(&mut *connection).await;
+            connection.note(&done);
+            Ok(done?.rows_affected())
+        })
     };
 }
 
@@ -114,7 +122,7 @@ macro_rules! outbox_dialect {
             };
 
             async fn rows(
-                pool: &Pool<Self>,
+                pool: &Connections<Self>,
                 query: &Query<'_>,
             ) -> Result<Vec<Self::Row>, StoreError> {
                 use crate::store::$module::{error, $retry};
@@ -123,7 +131,7 @@ macro_rules! outbox_dialect {
                     .map_err(error)
             }
 
-            async fn run(pool: &Pool<Self>, query: &Query<'_>) -> Result<u64, StoreError> {
+            async fn run(pool: &Connections<Self>, query: &Query<'_>) -> Result<u64, StoreError> {
                 use crate::store::$module::{error, $retry};
                 $retry(|| on_pool!($module, affected, pool, query))
                     .await
@@ -131,7 +139,7 @@ macro_rules! outbox_dialect {
             }
 
             async fn run_together(
-                pool: &Pool<Self>,
+                pool: &Connections<Self>,
                 queries: &[Query<'_>],
             ) -> Result<bool, StoreError> {
                 use crate::store::$module::{error, $retry};

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use sqlx::error::BoxDynError;
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgArguments, PgPool, PgRow};
 use sqlx::{Arguments as _, Postgres};
 use sqlx_core::query::query_with_result;
@@ -16,7 +15,9 @@ use super::{ClaimRow, PostgresStore, error, lock_number, read_claim_row, retry_c
 use crate::error::StoreError;
 use crate::mutex::lock;
 use crate::record::{MemberDigests, Outcome, Owner, OwnerLabel, Payload};
-use crate::store::sql::{self, BatchExecutor, Bound, Completion, Pending, Readable, Statement};
+use crate::store::sql::{
+    self, BatchExecutor, Bound, Completion, Pending, Readable, Statement, TakenConnection,
+};
 use crate::store::{ClaimRequest, FencedWrite};
 
 /// Largest number of consecutive batches on one connection: the pool checks the age of a connection that is returned.
@@ -28,7 +29,7 @@ pub(super) struct TransitionBatch {
     store: PostgresStore,
     /// Connection of the last batch, and its number of batches. The next batch then neither waits for the pool, nor for
     /// the ping with which a connection is returned to it, and finds the server's process with warm caches.
-    kept: Mutex<Option<(PoolConnection<Postgres>, u32)>>,
+    kept: Mutex<Option<(TakenConnection<Postgres>, u32)>>,
 }
 
 impl TransitionBatch {
@@ -302,12 +303,13 @@ impl TransitionBatch {
         statement: &Statement,
         columns: &[Column<'_>],
     ) -> Result<Vec<PgRow>, StoreError> {
-        retry_conflicts(|| async {
+        let run = || async {
             let kept = lock(&self.kept).take();
             let (mut connection, batches) = match kept {
                 Some(kept) => kept,
                 None => (self.store.pool.acquire().await?, 0),
             };
+            connection.ask();
             let rows = match self.store.protocol {
                 Protocol::Prepared => {
                     let mut arguments = PgArguments::default();
@@ -327,8 +329,9 @@ impl TransitionBatch {
                 return rows;
             }
             give_back(connection, rows)
-        })
-        .await
-        .map_err(error)
+        };
+        retry_conflicts(|| self.store.pool.watch(run()))
+            .await
+            .map_err(error)
     }
 }

@@ -1,12 +1,11 @@
 //! Statements on connections: in which protocol they are sent, and which connections are not used again.
 
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Row as _};
 
 use super::error;
 use crate::error::StoreError;
-use crate::store::sql::Query;
+use crate::store::sql::{Query, TakenConnection};
 
 /// Way in which a store sends its statements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,9 +53,10 @@ impl Protocol {
 
 /// Returns a connection to its pool after a statement, or closes it if it is of no use any more.
 pub(super) fn give_back<T>(
-    mut connection: PoolConnection<Postgres>,
+    mut connection: TakenConnection<Postgres>,
     done: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
+    connection.note(&done);
     if done
         .as_ref()
         .is_err_and(|error| is_read_only(error) || is_not_alone(error))

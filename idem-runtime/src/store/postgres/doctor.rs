@@ -31,7 +31,7 @@ const FUNCTIONS: [&str; 3] = ["_alone", "_begin", "_reserve"];
 
 impl PostgresStore {
     pub(super) async fn examine(&self) -> Vec<Finding> {
-        let mut connection = match self.pool.acquire().await {
+        let mut connection = match self.pool().acquire().await {
             Ok(connection) => connection.detach(),
             Err(failed) => return vec![Finding::failed("connection", &error(failed))],
         };

@@ -1,7 +1,7 @@
 //! Statements of both forms, and the form of the tables.
 
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, PgExecutor, PgPool, Row as _};
+use sqlx::{AssertSqlSafe, PgExecutor, PgPool, Postgres, Row as _};
 use tokio::sync::OnceCell;
 
 use super::connections::give_back;
@@ -9,7 +9,7 @@ use super::form::PostgresForm;
 use super::statements::{DIALECT, On, PostgresStatements};
 use super::{error, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::sql::Table;
+use crate::store::sql::{Connections, Table};
 
 /// Statements of both forms, and the form of the tables once it is known.
 #[derive(Debug)]
@@ -66,16 +66,15 @@ impl Forms {
     /// those of the standard form serve.
     pub(super) async fn statements(
         &self,
-        pool: &PgPool,
+        pool: &Connections<Postgres>,
     ) -> Result<&PostgresStatements, StoreError> {
-        let read = || {
-            retry_conflicts(|| async {
-                let mut connection = pool.acquire().await?;
-                let form = form_of_tables(&mut *connection, &self.table).await;
-                give_back(connection, form)
-            })
+        let read = || async {
+            let mut connection = pool.acquire().await?;
+            let form = form_of_tables(&mut *connection, &self.table).await;
+            give_back(connection, form)
         };
-        self.prepare_by(read).await?;
+        self.prepare_by(|| retry_conflicts(|| pool.watch(read())))
+            .await?;
         Ok(match self.is_portable() {
             true => &self.portable,
             false => &self.standard,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row as _, SqlSafeStr as _, SqlStr};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row as _, SqlSafeStr as _, SqlStr};
 
 use super::connections::{Protocol, give_back};
 use super::form::PostgresForm;
@@ -14,7 +14,7 @@ use super::{BEGIN, TRIES, error, is_conflict, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::MigrationPlan;
 use crate::store::sql::{
-    self, Migrations, OpenTransaction, Readable as _, Table, declare_statements,
+    self, Connections, Migrations, OpenTransaction, Readable as _, Table, declare_statements,
 };
 
 /// Migrations of the tables of records.
@@ -220,7 +220,8 @@ impl<'a> Target<'a> {
             return Ok(());
         }
         let begin = SqlStr::from_static(BEGIN);
-        let mut transaction = OpenTransaction::<Postgres>::begin(pool, Some(begin)).await?;
+        let pool = Connections::to_server(pool.clone());
+        let mut transaction = OpenTransaction::begin(&pool, Some(begin)).await?;
         // An insert between the read of the sequence and its write would get a number that is then given again.
         let lock = AssertSqlSafe(format!("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"));
         sqlx::raw_sql(lock).execute(&mut *transaction).await?;
@@ -297,7 +298,8 @@ impl<'a> Target<'a> {
     /// statement sees what was committed before it, independently of the pool's default.
     async fn apply(&self, pool: &PgPool, version: usize) -> Result<(), sqlx::Error> {
         let begin = SqlStr::from_static(BEGIN);
-        let mut transaction = OpenTransaction::<Postgres>::begin(pool, Some(begin)).await?;
+        let pool = Connections::to_server(pool.clone());
+        let mut transaction = OpenTransaction::begin(&pool, Some(begin)).await?;
         // Otherwise each "already exists, skipping" is a line in the log of the application, although it is expected.
         sqlx::raw_sql("SET LOCAL client_min_messages TO warning")
             .execute(&mut *transaction)
@@ -338,6 +340,7 @@ impl<'a> Target<'a> {
 
 /// Reads a number.
 async fn count(pool: &PgPool, query: SqlStr) -> Result<usize, StoreError> {
+    let pool = Connections::to_server(pool.clone());
     retry_conflicts(|| async {
         let mut connection = pool.acquire().await?;
         let row = sqlx::raw_sql(query.clone())
@@ -361,6 +364,7 @@ fn each_statement(file: &str) -> impl Iterator<Item = &str> {
 /// Runs a statement of the portable form that defines a table or an index unless it exists. If several processes define
 /// the same concurrently, the server may report an error to all but one. The next try then finds the definition.
 async fn define(pool: &PgPool, statement: SqlStr) -> Result<(), sqlx::Error> {
+    let pool = Connections::to_server(pool.clone());
     let may_be_gone = |failed: &sqlx::Error| is_conflict(failed) || is_defined_meanwhile(failed);
     sql::retry(TRIES, may_be_gone, sql::random_pause, || async {
         let mut connection = pool.acquire().await?;

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use sqlx::postgres::{PgExecutor, PgPool};
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::{AssertSqlSafe, Postgres, Row as _};
 use tokio::time::timeout;
 
 use super::connections::give_back;
 use super::pooling::{self, Pooling};
 use super::retry_conflicts;
-use crate::store::sql::Table;
+use crate::store::sql::{Connections, Table};
 
 /// Settings of a session, and what limits the number of sessions.
 #[derive(Debug)]
@@ -44,13 +44,13 @@ const QUERY: &str = "SELECT coalesce(current_setting('client_encoding', true), '
 
 impl Settings {
     /// Reads the settings of a connection of the pool.
-    pub(super) async fn of(pool: &PgPool) -> Result<Self, sqlx::Error> {
-        retry_conflicts(|| async {
+    pub(super) async fn of(pool: &Connections<Postgres>) -> Result<Self, sqlx::Error> {
+        let read = || async {
             let mut connection = pool.acquire().await?;
             let settings = Self::on(&mut *connection).await;
             give_back(connection, settings)
-        })
-        .await
+        };
+        retry_conflicts(|| pool.watch(read())).await
     }
 
     /// Reads the settings of a connection, which may be in a transaction. The statement is sent as text, for poolers that

@@ -21,6 +21,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::flushers::Flushers;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::metrics::sink;
 use crate::mutex::lock;
 
@@ -37,6 +38,9 @@ const MAX_SLOT_WAIT: Duration = Duration::from_millis(5);
 /// holder of a slot, may be in a runtime that is blocked or that nobody polls. A request of a batch that has begun there is
 /// repeated by its caller, after the time limit of a store call.
 const STALLED: Duration = Duration::from_secs(1);
+/// Longest time for which a batch waits for its answer. It waits for no lock, so that a server that takes longer is most likely
+/// at the end of a connection that is dead.
+const UNANSWERED: Duration = Duration::from_secs(4);
 /// Largest number of requests in a batch.
 pub(in crate::store) const MAX_BATCH: usize = 128;
 /// Number of yields before a batch starts, so that ready tasks can join it.
@@ -52,6 +56,18 @@ pub(in crate::store) trait BatchExecutor: Clone + Send + Sync + 'static {
 
     /// Runs a batch. Requests that get no response are run again individually, so each request may run twice.
     fn run(&self, batch: Vec<Self::Pending>) -> impl Future<Output = ()> + Send;
+}
+
+/// Error of a request whose batch got no answer. It may have taken effect.
+pub(in crate::store) struct Unanswered;
+
+impl From<Unanswered> for StoreError {
+    fn from(_: Unanswered) -> Self {
+        Self::new(
+            StoreErrorKind::Timeout,
+            format!("the database gave no answer within {UNANSWERED:?}, try again"),
+        )
+    }
 }
 
 /// A request that waits, with the sender of its response.
@@ -145,6 +161,7 @@ impl<T: BatchExecutor> Batcher<T> {
         run_single: impl FnOnce() -> F,
     ) -> Result<A, E>
     where
+        E: From<Unanswered>,
         F: Future<Output = Result<A, E>>,
     {
         let slots = self.slots();
@@ -155,6 +172,7 @@ impl<T: BatchExecutor> Batcher<T> {
             return self.run_in_slot(slot, Box::pin(run_single())).await;
         }
         let (sender, response) = oneshot::channel();
+        let begun = Instant::now();
         let mut executor = Some(executor);
         if self.enqueue(request(sender))
             && let Some(executor) = executor.take()
@@ -165,6 +183,10 @@ impl<T: BatchExecutor> Batcher<T> {
         loop {
             match self.within_a_stall(&mut response).await {
                 Some(Ok(response)) => return Ok(response),
+                // Its caller may have left, or repeats it.
+                Some(Err(_)) if self.is_limited() && begun.elapsed() >= UNANSWERED => {
+                    return Err(Unanswered.into());
+                }
                 Some(Err(_)) => break,
                 // Takes over from the task that flushes the queue. If that one goes on later, both do.
                 None if self.takes_over() => {
@@ -345,7 +367,8 @@ impl<T: BatchExecutor> Batcher<T> {
     /// Runs a batch in a slot, and notes how long its requests took. The time of a batch that waited for a lock says
     /// nothing about the number of flushers.
     async fn run(&self, executor: &T, batch: Batch<T::Pending>, slot: OwnedSemaphorePermit) {
-        let work = Box::pin(executor.run(batch.requests));
+        // Without an answer, the requests are dropped with their senders.
+        let work = Box::pin(self.within_limit(executor.run(batch.requests)));
         match select(work, pin!(self.overdue.notified())).await {
             Either::Left(((), _)) => {
                 let now = Instant::now();
@@ -362,6 +385,22 @@ impl<T: BatchExecutor> Batcher<T> {
                 work.await;
             }
         }
+    }
+
+    /// Drives a batch for as long as its answer may take.
+    async fn within_limit(&self, batch: impl Future<Output = ()>) {
+        match self.is_limited() {
+            // The requests get their error by their closed channels.
+            true => {
+                let _ = timeout(UNANSWERED, batch).await;
+            }
+            false => batch.await,
+        }
+    }
+
+    /// Returns true if the database may stay silent. One with one writer is a file.
+    fn is_limited(&self) -> bool {
+        self.max_slot_wait.is_some()
     }
 
     /// Runs work in a slot, and releases the slot early if other requests have waited too long for one.

@@ -11,27 +11,28 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt as _;
+#[cfg(any(feature = "postgres", feature = "mysql", test))]
 use tokio::runtime::Handle;
 
 /// Future with a handler for its cancellation: if the future is dropped after its first poll and before its end, the
 /// rest of it is passed to the handler.
-pub(super) struct OnCancel<F> {
+pub(super) struct OnCancel<F, C: FnOnce(Pin<Box<F>>)> {
     work: Option<Pin<Box<F>>>,
     is_started: bool,
-    on_cancel: fn(Pin<Box<F>>),
+    on_cancel: Option<C>,
 }
 
-impl<F: Future> OnCancel<F> {
-    pub(super) fn new(work: F, on_cancel: fn(Pin<Box<F>>)) -> Self {
+impl<F: Future, C: FnOnce(Pin<Box<F>>)> OnCancel<F, C> {
+    pub(super) fn new(work: F, on_cancel: C) -> Self {
         Self {
             work: Some(Box::pin(work)),
             is_started: false,
-            on_cancel,
+            on_cancel: Some(on_cancel),
         }
     }
 }
 
-impl<F: Future> Future for OnCancel<F> {
+impl<F: Future, C: FnOnce(Pin<Box<F>>) + Unpin> Future for OnCancel<F, C> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -48,18 +49,20 @@ impl<F: Future> Future for OnCancel<F> {
     }
 }
 
-impl<F> Drop for OnCancel<F> {
+impl<F, C: FnOnce(Pin<Box<F>>)> Drop for OnCancel<F, C> {
     fn drop(&mut self) {
         if self.is_started
             && let Some(work) = self.work.take()
+            && let Some(on_cancel) = self.on_cancel.take()
         {
-            (self.on_cancel)(work);
+            on_cancel(work);
         }
     }
 }
 
 /// Runs work to its end even if the caller is cancelled. A task then polls the rest, as long as the runtime lives, and
 /// drops the result.
+#[cfg(any(feature = "postgres", feature = "mysql", test))]
 pub(in crate::store) fn run_to_completion<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> impl Future<Output = T> + Send + Unpin {

@@ -9,12 +9,12 @@ use std::sync::Arc;
 #[cfg(feature = "sqlite")]
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sqlx::pool::PoolConnection;
-use sqlx::{Database, Pool, SqlStr};
+use sqlx::{Database, SqlStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
-use super::cancel::{OnCancel, catch_panic, run_to_completion};
+use super::cancel::{OnCancel, catch_panic};
+use super::connections::{Connections, TakenConnection};
 #[cfg(feature = "postgres")]
 use crate::record::{FencingToken, Timestamp};
 #[cfg(feature = "postgres")]
@@ -26,7 +26,7 @@ pub struct OpenTransaction<'c, DB: Cancellation>(ConnectionSource<'c, DB>);
 
 enum ConnectionSource<'c, DB: Cancellation> {
     Pool {
-        open: RollbackOnDrop<PoolConnection<DB>, DB>,
+        open: RollbackOnDrop<TakenConnection<DB>, DB>,
         /// Permit of a writer, for databases in which writers take turns. Declared after the connection, so that it is
         /// dropped after it.
         turn: Option<OwnedSemaphorePermit>,
@@ -216,29 +216,34 @@ impl<DB: Cancellation> OpenTransaction<'static, DB> {
     /// after the server's answer, so a `BEGIN` that is not awaited would leave a transaction open on a connection of
     /// the pool.
     pub(in crate::store) async fn begin(
-        pool: &Pool<DB>,
+        pool: &Connections<DB>,
         statement: Option<SqlStr>,
     ) -> Result<Self, sqlx::Error> {
-        let mut connection = pool.acquire().await?;
-        let statement = DB::begin(statement);
-        run_to_completion(async move {
-            let begun = catch_panic(Manager::<DB>::begin(&mut connection, statement)).await;
-            if let Err(error) = begun {
-                if DB::CLOSES_IF_BEGIN_FAILS {
-                    connection.close_on_drop();
+        let begin = async {
+            let mut connection = pool.acquire().await?;
+            let statement = DB::begin(statement);
+            pool.run_to_completion(async move {
+                connection.cut_on_drop();
+                let begun = catch_panic(Manager::<DB>::begin(&mut connection, statement)).await;
+                connection.note(&begun);
+                if let Err(error) = begun {
+                    if DB::CLOSES_IF_BEGIN_FAILS {
+                        connection.close_on_drop();
+                    }
+                    return Err(error);
                 }
-                return Err(error);
-            }
-            Ok(Self(ConnectionSource::Pool {
-                open: RollbackOnDrop::new(connection),
-                turn: None,
-                #[cfg(feature = "sqlite")]
-                seal: None,
-                #[cfg(feature = "postgres")]
-                reservations: Vec::new(),
-            }))
-        })
-        .await
+                Ok(Self(ConnectionSource::Pool {
+                    open: RollbackOnDrop::new(connection),
+                    turn: None,
+                    #[cfg(feature = "sqlite")]
+                    seal: None,
+                    #[cfg(feature = "postgres")]
+                    reservations: Vec::new(),
+                }))
+            })
+            .await
+        };
+        pool.watch(begin).await
     }
 }
 
@@ -337,7 +342,8 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
                 #[cfg(feature = "postgres")]
                     reservations: _,
             } => {
-                run_to_completion(async move {
+                let pool = open.connection.pool().clone();
+                pool.run_to_completion(async move {
                     let _turn = turn;
                     #[cfg(feature = "sqlite")]
                     drop(seal);
@@ -367,7 +373,8 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
                 #[cfg(feature = "postgres")]
                     reservations: _,
             } => {
-                run_to_completion(async move {
+                let pool = open.connection.pool().clone();
+                pool.run_to_completion(async move {
                     let _turn = turn;
                     #[cfg(feature = "sqlite")]
                     let _seal = seal;
@@ -401,12 +408,26 @@ struct RollbackOnDrop<C: ConnectionHandle<DB>, DB: Cancellation> {
 trait ConnectionHandle<DB: Database>: DerefMut<Target = DB::Connection> {
     /// Schedules the connection to be closed instead of reused. Returns false if the connection is the caller's.
     fn close(&mut self) -> bool;
+
+    /// Notes that the transaction is about to end. In the middle of that, the connection is of no use to others.
+    fn begin_to_end(&mut self) {}
+
+    /// Notes the answer to the end of the transaction.
+    fn note<T>(&mut self, _answer: &Result<T, sqlx::Error>) {}
 }
 
-impl<DB: Database> ConnectionHandle<DB> for PoolConnection<DB> {
+impl<DB: Database> ConnectionHandle<DB> for TakenConnection<DB> {
     fn close(&mut self) -> bool {
-        self.close_on_drop();
+        self.close_unless_cut();
         true
+    }
+
+    fn begin_to_end(&mut self) {
+        self.cut_on_drop();
+    }
+
+    fn note<T>(&mut self, answer: &Result<T, sqlx::Error>) {
+        Self::note(self, answer);
     }
 }
 
@@ -429,14 +450,20 @@ impl<C: ConnectionHandle<DB>, DB: Cancellation> RollbackOnDrop<C, DB> {
 
     async fn commit(mut self) -> Result<(), sqlx::Error> {
         self.is_ending = true;
-        DB::commit(&mut self.connection).await?;
+        self.connection.begin_to_end();
+        let committed = DB::commit(&mut self.connection).await;
+        self.connection.note(&committed);
+        committed?;
         self.is_ended = true;
         Ok(())
     }
 
     async fn rollback(mut self) -> Result<bool, sqlx::Error> {
         self.is_ending = true;
-        let was_held = DB::roll_back(&mut self.connection).await?;
+        self.connection.begin_to_end();
+        let rolled_back = DB::roll_back(&mut self.connection).await;
+        self.connection.note(&rolled_back);
+        let was_held = rolled_back?;
         self.is_ended = true;
         Ok(was_held)
     }

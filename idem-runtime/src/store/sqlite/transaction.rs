@@ -52,9 +52,10 @@ impl TransactionalStore for SqliteStore {
     /// have written since its first read, and it could only be rolled back.
     async fn begin(&self) -> Result<OpenTransaction<'static, Sqlite>, StoreError> {
         let turn = self.writer.turn().await;
+        let pool = sql::Connections::to_file(self.pool.clone());
         let begun = retry_busy(|| {
             let statement = SqlStr::from_static("BEGIN IMMEDIATE");
-            OpenTransaction::begin(&self.pool, Some(statement))
+            OpenTransaction::begin(&pool, Some(statement))
         });
         let mut begun = begun.await.map_err(error)?.with_turn(turn);
         if !self.owns_connections {

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{error, retry_busy};
 use crate::error::StoreError;
-use crate::store::sql::{BatchExecutor, Batcher, OpenTransaction, Query};
+use crate::store::sql::{self, BatchExecutor, Batcher, OpenTransaction, Query};
 
 /// SQLite has one writer at a time, and the others poll. The writers of this store wait here instead, in order, and
 /// queued statements share one commit.
@@ -46,11 +46,12 @@ impl Writer {
 
     /// Runs a statement that writes, to its end.
     pub(super) async fn write(&self, query: &Query<'_>) -> Result<Written, StoreError> {
-        let run_single = || {
-            retry_busy(|| async {
+        let run_single = async || {
+            let written = retry_busy(|| async {
                 let mut connection = self.pool.acquire().await?;
                 written(&mut connection, query.build::<Sqlite>()).await
-            })
+            });
+            written.await.map_err(error)
         };
         let request = |sender| {
             let mut query = query.build::<Sqlite>();
@@ -58,10 +59,7 @@ impl Writer {
             ((query.sql(), arguments), sender)
         };
         let executor = || OneCommit(self.pool.clone());
-        self.batcher
-            .submit(executor, request, run_single)
-            .await
-            .map_err(error)
+        self.batcher.submit(executor, request, run_single).await
     }
 }
 
@@ -90,8 +88,9 @@ impl OneCommit {
         statements: Vec<(SqlStr, SqliteArguments)>,
     ) -> Result<Vec<Written>, sqlx::Error> {
         let begin = || Some(SqlStr::from_static("BEGIN IMMEDIATE"));
+        let pool = sql::Connections::to_file(self.0.clone());
         let mut transaction =
-            retry_busy(|| OpenTransaction::<Sqlite>::begin(&self.0, begin())).await?;
+            retry_busy(|| OpenTransaction::<Sqlite>::begin(&pool, begin())).await?;
         let mut answers = Vec::with_capacity(statements.len());
         for (sql, arguments) in statements {
             let query = sqlx::query_with(sql, arguments);

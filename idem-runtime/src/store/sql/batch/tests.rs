@@ -2,11 +2,16 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use futures_util::future::join_all;
 use futures_util::poll;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinSet;
 
 use super::*;
+
+impl From<Unanswered> for () {
+    fn from(_: Unanswered) {}
+}
 
 /// Squares numbers in batches, records the batches, and sends no response for odd numbers.
 #[derive(Clone, Default)]
@@ -246,6 +251,41 @@ async fn work_that_does_not_end_gives_its_slot_back() {
     let (stuck, ()) = tokio::join!(stuck, other);
     assert_eq!(stuck, Ok(9));
     assert_eq!(squares.batches(), [[2]]);
+}
+
+/// Runs batches that get no answer.
+#[derive(Clone)]
+struct Silent;
+
+impl BatchExecutor for Silent {
+    type Pending = ((), oneshot::Sender<()>);
+
+    async fn run(&self, _batch: Vec<Self::Pending>) {
+        pending::<()>().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_without_an_answer_fails_its_requests_and_frees_its_slot() {
+    let batcher = Batcher::new(Arc::new(Semaphore::new(1)), Some(MAX_SLOT_WAIT));
+    let taken = batcher.slots().acquire_owned().await.unwrap();
+    let begun = Instant::now();
+    let requests = (0..3).map(|_| {
+        let single = || async { panic!("the request may have taken effect") };
+        batcher.submit(|| Silent, |sender| ((), sender), single)
+    });
+    let requests = join_all(requests);
+    let queued = async {
+        while batcher.queue().pending.len() < 3 {
+            yield_now().await;
+        }
+        drop(taken);
+    };
+    let (answers, ()) = tokio::join!(requests, queued);
+    assert_eq!(answers, [Err(()); 3]);
+    let took = begun.elapsed();
+    assert!(took >= UNANSWERED && took < 2 * UNANSWERED, "{took:?}");
+    assert_eq!(batcher.slots().available_permits(), 1);
 }
 
 /// Number of yields while a batch gathers, with work between them.

@@ -1,0 +1,286 @@
+//! Connections of a pool, which are closed when they do not answer.
+//!
+//! A load balancer that has forgotten a connection swallows its packets, and neither end learns of it. A connection that was
+//! opened in a runtime that is blocked does not answer either. sqlx waits without a limit before it takes such a connection
+//! back, so that a pool of them would be dead for ever. Therefore:
+//!
+//! - **A connection whose statement got no answer for [`SILENT`]**, and for which nobody waits any more, is closed without a
+//!   word to the server. Its place in the pool is free.
+//! - **Such closings are bounded.** A server that is only slow still works on the statement, and would collect sessions beyond
+//!   the pool. Beyond the bound, the connection keeps its place until its answer comes.
+//! - **The idle connections are closed, too**, as soon as a statement got no answer for that time, or its connection was lost:
+//!   what happened to one connection has most likely happened to the others, and the next try must not meet one of them.
+//!   No bound is needed, because nothing runs on them.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use sqlx::pool::PoolConnection;
+use sqlx::{Database, Pool};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::cancel::OnCancel;
+use crate::mutex::lock;
+
+/// Time without an answer after which a connection counts as silent.
+const SILENT: Duration = Duration::from_secs(2);
+/// Largest number of connections that are closed, each while the server may still work on its statement, within
+/// [`COUNTS_FOR`].
+const MAX_CLOSINGS: usize = 16;
+/// Time for which a closing counts.
+const COUNTS_FOR: Duration = Duration::from_secs(30);
+
+/// Pool of connections. Cloning is cheap, and clones share the bound of closings.
+pub(in crate::store) struct Connections<DB: Database> {
+    pool: Pool<DB>,
+    /// None for a file, which is never silent.
+    silence: Option<Arc<Silence>>,
+}
+
+/// Closings of the connections of a pool.
+#[derive(Debug)]
+struct Silence {
+    closings: Arc<Semaphore>,
+    /// Time at which the idle connections were last closed because a statement got no answer.
+    idle_closed_at: Mutex<Option<Instant>>,
+}
+
+impl<DB: Database> Connections<DB> {
+    /// Connections to a server.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(in crate::store) fn to_server(pool: Pool<DB>) -> Self {
+        let silence = Silence {
+            closings: Arc::new(Semaphore::new(MAX_CLOSINGS)),
+            idle_closed_at: Mutex::default(),
+        };
+        Self {
+            pool,
+            silence: Some(Arc::new(silence)),
+        }
+    }
+
+    /// Connections to a file.
+    #[cfg(feature = "sqlite")]
+    pub(in crate::store) fn to_file(pool: Pool<DB>) -> Self {
+        Self {
+            pool,
+            silence: None,
+        }
+    }
+
+    /// Takes a connection for a statement that is sent next.
+    pub(in crate::store) async fn acquire(&self) -> Result<TakenConnection<DB>, sqlx::Error> {
+        Ok(TakenConnection {
+            connection: self.pool.acquire().await?,
+            pool: self.clone(),
+            end: End::Return(Some(Instant::now())),
+        })
+    }
+
+    /// Waits for a statement, the wait for its connection included. If it gets no answer for a while, closes the idle
+    /// connections, so that another try gets a new one.
+    pub(in crate::store) async fn watch<T>(&self, statement: impl Future<Output = T>) -> T {
+        let mut statement = pin!(statement);
+        if let Ok(answer) = timeout(SILENT, &mut statement).await {
+            return answer;
+        }
+        self.suspect_idle();
+        statement.await
+    }
+
+    /// Runs work on a connection to its end, even if the caller is cancelled. A task then polls the rest, as long as the
+    /// runtime lives and the server is not silent, and drops the result.
+    pub(in crate::store) fn run_to_completion<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> impl Future<Output = T> + Send + Unpin {
+        let (pool, begun) = (self.clone(), Instant::now());
+        OnCancel::new(work, move |work| {
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(pool.outlast(work, begun));
+            }
+        })
+    }
+
+    /// Waits for work that began at this time, and for which nobody else waits. Work without an answer is dropped, which
+    /// closes its connection.
+    async fn outlast<T>(self, mut work: Pin<Box<impl Future<Output = T>>>, begun: Instant) {
+        let Some(silence) = &self.silence else {
+            work.await;
+            return;
+        };
+        let left = SILENT.saturating_sub(begun.elapsed());
+        if timeout(left, &mut work).await.is_ok() {
+            return;
+        }
+        self.suspect_idle();
+        let turn = Arc::clone(&silence.closings).acquire_owned();
+        if let Either::Right((turn, work)) = select(work, pin!(turn)).await {
+            drop(work);
+            sleep(COUNTS_FOR).await;
+            drop(turn);
+        }
+    }
+
+    /// Closes the idle connections, because a statement got no answer for a while; at most once in such a time, because
+    /// the server may only be slow.
+    fn suspect_idle(&self) {
+        let Some(silence) = &self.silence else { return };
+        let now = Instant::now();
+        let is_recent = |at| now.duration_since(at) < SILENT;
+        let mut closed_at = lock(&silence.idle_closed_at);
+        if closed_at.is_some_and(is_recent) {
+            return;
+        }
+        *closed_at = Some(now);
+        drop(closed_at);
+        self.close_idle();
+    }
+
+    /// Closes the idle connections, without waiting for anything.
+    fn close_idle(&self) {
+        // Not more than are idle now, because others may return in the meantime.
+        for _ in 0..self.pool.num_idle() {
+            match self.pool.try_acquire() {
+                Some(idle) => drop(idle.detach()),
+                None => return,
+            }
+        }
+    }
+}
+
+impl<DB: Database> Clone for Connections<DB> {
+    fn clone(&self) -> Self {
+        Self {
+            pool: self.pool.clone(),
+            silence: self.silence.clone(),
+        }
+    }
+}
+
+impl<DB: Database> Deref for Connections<DB> {
+    type Target = Pool<DB>;
+
+    fn deref(&self) -> &Pool<DB> {
+        &self.pool
+    }
+}
+
+impl<DB: Database> fmt::Debug for Connections<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pool.fmt(f)
+    }
+}
+
+/// Connection that was taken from its pool. Dropping it returns or closes it.
+#[derive(Debug)]
+pub(in crate::store) struct TakenConnection<DB: Database> {
+    connection: PoolConnection<DB>,
+    pool: Connections<DB>,
+    end: End,
+}
+
+/// What becomes of a connection when it is dropped.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// It returns to its pool. Since this time a statement waits for its answer; none if all were answered.
+    Return(Option<Instant>),
+    /// It says goodbye to the server.
+    Close,
+    /// It ends without a word to the server: it is in the middle of an exchange, or lost.
+    Cut,
+}
+
+impl<DB: Database> TakenConnection<DB> {
+    /// The pool that the connection was taken from.
+    pub(in crate::store) fn pool(&self) -> &Connections<DB> {
+        &self.pool
+    }
+
+    /// Notes that a statement is sent next.
+    #[cfg(feature = "postgres")]
+    pub(in crate::store) fn ask(&mut self) {
+        self.end = End::Return(Some(Instant::now()));
+    }
+
+    /// Notes that an exchange begins in the middle of which the connection is of no use to others.
+    pub(in crate::store) fn cut_on_drop(&mut self) {
+        self.end = End::Cut;
+    }
+
+    /// Closes the connection when it is dropped.
+    pub(in crate::store) fn close_on_drop(&mut self) {
+        self.end = End::Close;
+    }
+
+    /// Closes the connection when it is dropped. In the middle of an exchange it says nothing to the server.
+    pub(in crate::store) fn close_unless_cut(&mut self) {
+        if !matches!(self.end, End::Cut) {
+            self.end = End::Close;
+        }
+    }
+
+    /// Notes the answer to a statement. If the connection was lost, the idle ones are closed with it.
+    pub(in crate::store) fn note<T>(&mut self, answer: &Result<T, sqlx::Error>) {
+        match answer {
+            Err(error) if self.pool.silence.is_some() && is_lost(error) => self.lose(),
+            _ => self.end = End::Return(None),
+        }
+    }
+
+    /// Notes that the connection is lost.
+    pub(in crate::store) fn lose(&mut self) {
+        self.end = End::Cut;
+        self.pool.close_idle();
+    }
+}
+
+/// Returns true for an error after which a connection is of no use any more, because of the network or the server.
+fn is_lost(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
+        // Class 08 is that of connections. PostgreSQL ends sessions with 57P01 to 57P05.
+        sqlx::Error::Database(answer) => answer
+            .code()
+            .is_some_and(|code| code.starts_with("08") || code.starts_with("57P")),
+        _ => false,
+    }
+}
+
+impl<DB: Database> Drop for TakenConnection<DB> {
+    fn drop(&mut self) {
+        let asked_at = match self.end {
+            End::Close => return self.connection.close_on_drop(),
+            // sqlx returns it.
+            _ if self.pool.silence.is_none() => return,
+            End::Cut => return drop(self.connection.return_to_pool()),
+            End::Return(asked_at) => asked_at,
+        };
+        // Dropping this future closes the connection.
+        let returning = Box::pin(self.connection.return_to_pool());
+        if let Ok(runtime) = Handle::try_current() {
+            let asked_at = asked_at.unwrap_or_else(Instant::now);
+            runtime.spawn(self.pool.clone().outlast(returning, asked_at));
+        }
+    }
+}
+
+impl<DB: Database> Deref for TakenConnection<DB> {
+    type Target = DB::Connection;
+
+    fn deref(&self) -> &DB::Connection {
+        &self.connection
+    }
+}
+
+impl<DB: Database> DerefMut for TakenConnection<DB> {
+    fn deref_mut(&mut self) -> &mut DB::Connection {
+        &mut self.connection
+    }
+}
