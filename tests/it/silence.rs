@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::{Call, Error, Idem, Store};
+use idem_runtime::{Call, Error, Idem, RedisStore, Store};
 use idem_tests::claims::{claim, own};
 use idem_tests::on_stores;
 use idem_tests::places::{Backend as _, Place};
@@ -148,4 +148,21 @@ on_stores! { [transactions server] Line::open:
     calls_that_meet_silent_connections_together_are_served,
     after_closed_connections_the_next_try_gets_a_new_one,
     sessions_of_statements_that_were_cut_off_are_bounded,
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn a_silent_connection_to_redis_is_replaced() {
+    let url = idem_tests::backends::variable(idem_tests::backends::REDIS).unwrap();
+    let (proxy, url) = through_proxy(&url).await;
+    let prefix = format!("silence-{:032x}:", rand::random::<u128>());
+    let store = RedisStore::connect(&url).await.unwrap();
+    let idem = Idem::new(store.with_prefix(&prefix).unwrap());
+    let call = async |key: &str| {
+        let call = Call::new("silence.call", key, "request", TTL);
+        idem.run(call, async || Ok::<_, Error>(7)).await
+    };
+    call("first").await.unwrap();
+    proxy.silence();
+    call("second").await.unwrap();
 }

@@ -36,7 +36,7 @@ use crate::error::{StoreError, StoreErrorKind};
 /// Connection to one server or to a cluster, which reconnects when it is lost. Clones share it.
 #[derive(Clone)]
 pub(super) enum Connection {
-    One(Single),
+    One(Box<Single>),
     #[cfg(feature = "redis-cluster")]
     Cluster(Cluster),
 }
@@ -69,8 +69,9 @@ impl Connection {
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
             .set_max_delay(Duration::from_secs(1));
-        let manager = ConnectionManager::new_lazy_with_config(client, config);
-        let connection = Self::from(manager.map_err(errors::error)?);
+        let connection = Self::One(Box::new(
+            Single::of_client(client, config).map_err(errors::error)?,
+        ));
         connection
             .answer(timeout, connection.command(&cmd("PING")))
             .await?;
@@ -88,7 +89,7 @@ impl Connection {
             .map_err(errors::error)?;
         let primary = bounded(timeout, sentinels.primary()).await?;
         let manager = primary.and_then(manager_of).map_err(errors::error)?;
-        let connection = Self::One(Single::of_sentinels(sentinels, manager));
+        let connection = Self::One(Box::new(Single::of_sentinels(sentinels, manager)));
         connection
             .answer(timeout, connection.command(&cmd("PING")))
             .await?;
@@ -134,6 +135,8 @@ impl Connection {
                 };
                 if has_failed {
                     single.give_up(epoch);
+                } else if answer.is_err() {
+                    single.replace(epoch);
                 }
                 answer?.map_err(errors::error)
             }
@@ -439,7 +442,7 @@ impl Connection {
 
 impl From<ConnectionManager> for Connection {
     fn from(manager: ConnectionManager) -> Self {
-        Self::One(Single::new(manager))
+        Self::One(Box::new(Single::new(manager)))
     }
 }
 

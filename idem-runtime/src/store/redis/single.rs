@@ -3,12 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::aio::ConnectionManager;
-#[cfg(feature = "redis-sentinel")]
-use redis::aio::ConnectionManagerConfig;
-use redis::cmd;
-#[cfg(feature = "redis-sentinel")]
-use redis::{Client, RedisResult};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{Client, RedisResult, cmd};
 
 use super::renewal::{Epoch, Renewals};
 #[cfg(feature = "redis-sentinel")]
@@ -25,6 +21,8 @@ use crate::mutex::lock;
 pub(super) struct Single {
     manager: Arc<Mutex<ConnectionManager>>,
     renewals: Renewals,
+    /// Client that makes new connections, and their settings. A connection that the caller made has none.
+    source: Option<(Client, ConnectionManagerConfig)>,
     #[cfg(feature = "redis-sentinel")]
     sentinels: Option<Sentinels>,
 }
@@ -40,9 +38,19 @@ impl Single {
         Self {
             manager: Arc::new(Mutex::new(manager)),
             renewals: Renewals::new(),
+            source: None,
             #[cfg(feature = "redis-sentinel")]
             sentinels: None,
         }
+    }
+
+    /// Connection that this client makes, with these settings.
+    pub(super) fn of_client(client: Client, config: ConnectionManagerConfig) -> RedisResult<Self> {
+        let manager = ConnectionManager::new_lazy_with_config(client.clone(), config.clone())?;
+        Ok(Self {
+            source: Some((client, config)),
+            ..Self::new(manager)
+        })
     }
 
     /// Connection to the server that sentinels name, now `manager`.
@@ -92,6 +100,29 @@ impl Single {
             );
         }
         starts
+    }
+
+    /// Replaces the connection, because it does not answer: a balancer may have forgotten it, or the runtime that it was made
+    /// in may be blocked. Calls in flight keep the old one, which is closed with the last of them. Nothing can be done for a
+    /// connection that the caller made.
+    pub(super) fn replace(&self, epoch: Epoch) {
+        let Some((client, config)) = self.source.clone() else {
+            return;
+        };
+        let manager = Arc::clone(&self.manager);
+        let starts = self.renewals.start(epoch, async move {
+            let Ok(new) = ConnectionManager::new_lazy_with_config(client, config) else {
+                return false;
+            };
+            *lock(&manager) = new;
+            true
+        });
+        if starts {
+            tracing::warn!(
+                target: "idem",
+                "a connection to Redis does not answer, making a new one in case the old one is dead",
+            );
+        }
     }
 
     /// Replaces the connection by one to the server that the sentinels name. Calls in flight keep the old one.
