@@ -406,6 +406,17 @@ impl SqlStore for PostgresStore {
         self.batcher.complete(self, executor, owner, outcome).await
     }
 
+    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        let form = self.own_statements().await?.form;
+        let run_single = || sql::release(self, owner);
+        if form == PostgresForm::Portable {
+            return run_single().await;
+        }
+        let executor = || TransitionBatch::new(self.clone());
+        let request = |sender| Transition::Release((*owner, sender));
+        self.batcher.submit(executor, request, run_single).await
+    }
+
     async fn save_new_step(
         &self,
         owner: &Owner,

@@ -1,4 +1,5 @@
-//! Claims, completions and saved steps of many records in one statement, and so with one commit.
+//! Claims, completions and saved steps of many records in one statement, and so with one commit. Releases have a statement of
+//! their own: they are seldom, and would make the other one larger.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -51,10 +52,12 @@ pub(super) enum Transition {
     Claim(Claim),
     Complete(Completion),
     SaveStep(Step),
+    Release(Release),
 }
 
 type Claim = (ClaimRequest, Sender<ClaimRow>);
 type Step = (StepRequest, Sender<FencedWrite>);
+type Release = (Owner, Sender<FencedWrite>);
 
 /// Step to be saved.
 pub(super) struct StepRequest {
@@ -73,12 +76,14 @@ impl Pending for Transition {
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Claim((_, sender)) => sender.is_closed(),
-            Self::Complete((_, sender)) | Self::SaveStep((_, sender)) => sender.is_closed(),
+            Self::Complete((_, sender))
+            | Self::SaveStep((_, sender))
+            | Self::Release((_, sender)) => sender.is_closed(),
         }
     }
 
     fn has_begun(&self) -> bool {
-        matches!(self, Self::Complete(_) | Self::SaveStep(_))
+        !matches!(self, Self::Claim(_))
     }
 }
 
@@ -87,7 +92,20 @@ impl BatchExecutor for TransitionBatch {
 
     /// Completions and steps that took no effect get no response and run again individually.
     async fn run(&self, batch: Vec<Transition>) {
-        let batch = Batch::of(batch);
+        let mut batch = Batch::of(batch);
+        let releases = std::mem::take(&mut batch.releases);
+        if batch.kinds() != [false; 3] {
+            self.run_together(batch).await;
+        }
+        if !releases.is_empty() {
+            self.release(releases).await;
+        }
+    }
+}
+
+impl TransitionBatch {
+    /// Runs the claims, completions and steps of a batch.
+    async fn run_together(&self, batch: Batch) {
         let Ok(statements) = self.store.own_statements().await else {
             // Each request runs individually, and gets the error.
             return;
@@ -102,6 +120,23 @@ impl BatchExecutor for TransitionBatch {
             batch.respond(&rows, position);
         }
     }
+
+    /// Releases the records of a batch. Releases that took no effect get no response.
+    async fn release(&self, releases: Vec<Release>) {
+        let columns = owner_columns(|| releases.iter().map(|(owner, _)| owner));
+        let statement = &self.store.forms.statements().release_all;
+        let Ok(rows) = self.rows_of_all(statement, &columns).await else {
+            return;
+        };
+        let mut releases: Vec<_> = releases.into_iter().map(Some).collect();
+        for row in &rows {
+            let release = index(row, 0).and_then(|index| releases.get_mut(index)?.take());
+            if let Some((_, sender)) = release {
+                // The receiver may be gone.
+                let _ = sender.send(FencedWrite::Applied);
+            }
+        }
+    }
 }
 
 /// Transitions by their kind.
@@ -110,6 +145,7 @@ struct Batch {
     claims: Vec<Claim>,
     completions: Vec<Completion>,
     steps: Vec<Step>,
+    releases: Vec<Release>,
 }
 
 impl Batch {
@@ -123,10 +159,12 @@ impl Batch {
                 Transition::Claim(claim) => batch.claims.push(claim),
                 Transition::Complete(completion) => batch.completions.push(completion),
                 Transition::SaveStep(step) => batch.steps.push(step),
+                Transition::Release(release) => batch.releases.push(release),
             }
         }
         batch.claims = sql::one_per_record(batch.claims, |claim| claim.id);
         batch.completions = sql::one_per_record(batch.completions, |(owner, _)| owner.id);
+        batch.releases = sql::one_per_record(batch.releases, |owner| owner.id);
         if !batch.steps.is_empty() {
             let completed = batch.completions.iter().map(|((owner, _), _)| owner.id);
             let completed: HashSet<_> = completed.collect();
@@ -211,22 +249,29 @@ impl Batch {
         let each = claims.chain(completions).chain(steps);
         let mut pending: Vec<_> = each.map(Some).collect();
         for row in rows {
-            let position = row.number(column).ok();
-            let index = position.and_then(|position| usize::try_from(position - 1).ok());
             // Each receiver may be gone.
-            match index.and_then(|index| pending.get_mut(index)?.take()) {
+            match index(row, column).and_then(|index| pending.get_mut(index)?.take()) {
                 Some(Transition::Claim((claim, sender))) => {
                     if let Ok(claimed) = read_claim_row(row, &claim) {
                         let _ = sender.send(claimed);
                     }
                 }
-                Some(Transition::Complete((_, sender)) | Transition::SaveStep((_, sender))) => {
+                Some(
+                    Transition::Complete((_, sender))
+                    | Transition::SaveStep((_, sender))
+                    | Transition::Release((_, sender)),
+                ) => {
                     let _ = sender.send(FencedWrite::Applied);
                 }
                 None => {}
             }
         }
     }
+}
+
+/// Index of the transition whose position, counted from 1, is in this column.
+fn index(row: &PgRow, column: usize) -> Option<usize> {
+    usize::try_from(row.number(column).ok()? - 1).ok()
 }
 
 fn owner_columns<'a, I>(owners: impl Fn() -> I) -> Vec<Column<'a>>

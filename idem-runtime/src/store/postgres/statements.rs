@@ -52,6 +52,8 @@ declare_statements! {
         /// Returns the positions of the completions that took effect. Parameters 1 to 6 are arrays: those of an owner,
         /// then those of an outcome.
         complete_all,
+        /// Returns the positions of the releases that took effect. Parameters 1 to 3 are arrays of those of an owner.
+        release_all,
         /// `claim_all`, `complete_all` and `save_step` for many records in one statement. Parameters 1 to 12 are those of
         /// `claim_all`, 13 to 18 those of `complete_all`, and 19 to 24 arrays of those of `save_step`. The columns are
         /// those of `claim_all`. Completions and steps that took effect have a row each, of which only the position is

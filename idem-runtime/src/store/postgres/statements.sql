@@ -288,6 +288,22 @@ WITH {claims_to_insert} {claimed_rows}
 {completed_from}, unnest(?1::bytea[], ?2::bytea[], ?3::bigint[], ?4::text[], ?5::text[], ?6::bytea[])
 {completed_where:?1}
 
+-- name: release_all
+-- `release` for many records. A transaction may hold one of the rows for long. The other requests must not wait for it.
+UPDATE {records} AS r SET
+    history = {history_with:'released'},
+    purge_after = {queued_from_now},
+    ended_at = {now},
+    claim_id = NULL,
+    state = 'released'
+FROM (
+    SELECT a.* FROM {limited_wait}, unnest(?1::bytea[], ?2::bytea[], ?3::bigint[])
+    WITH ORDINALITY AS a (its_id, its_claim_id, its_token, place)
+    {all_of:?1}
+) AS a
+WHERE r.id = a.its_id AND r.claim_id = a.its_claim_id AND r.fencing_token = a.its_token AND {writable:r.}
+RETURNING a.place
+
 -- name: transition_all
 -- Both of the above, and `save_step`, with one commit. All parts see the records as they were before the statement. A
 -- claim of a record that is completed here therefore finds it running, as if it had come before. A statement never

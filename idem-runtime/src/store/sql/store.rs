@@ -49,7 +49,7 @@ macro_rules! store {
                 }
 
                 async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-                    sql::release(self, owner).await
+                    SqlStore::release(self, owner).await
                 }
 
                 async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {

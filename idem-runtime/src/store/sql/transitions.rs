@@ -78,6 +78,14 @@ pub(in crate::store) trait SqlStore: Backend + Sized {
         complete(self, owner, outcome)
     }
 
+    /// Releases like [`Store::release`](crate::store::Store::release).
+    fn release(
+        &self,
+        owner: &Owner,
+    ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send {
+        release(self, owner)
+    }
+
     /// Saves a step that was not saved before. Returns `Fenced` if it was, or if the caller is not the owner.
     fn save_new_step(
         &self,
