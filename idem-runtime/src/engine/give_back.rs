@@ -1,20 +1,23 @@
 //! Releases claims whose calls were dropped.
 //!
-//! One task per handle serves all such claims. If the store fails, the task tries only one claim at a time, with
-//! growing pauses: thousands of calls that failed together must not keep an overloaded store busy. A claim whose
+//! One task in each runtime of a handle serves all such claims, so that a runtime that stands still holds up only those
+//! that its task is releasing. As many claims are released at the same time as the store works on: stores with batches
+//! release them together. If the store fails, a task tries only one claim at a time, with growing pauses: thousands of
+//! calls that failed together must not keep an overloaded store busy. A claim whose
 //! fencing token is not known is searched for by reading. It is never claimed again: a claim sent from here could
 //! itself be left behind. The search goes on after a release, because the call may have sent its claim several times.
 
-use std::mem;
+use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::runtime::Handle as Runtime;
+use tokio::runtime::{self, Handle as Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use super::decisions::abandoned_token;
+use super::decisions::{ClaimUse, abandoned_token};
 use super::singleflight::Leader;
 use crate::error::StoreError;
 use crate::key::RecordId;
@@ -23,10 +26,11 @@ use crate::record::{ClaimId, FencingToken, Owner};
 use crate::store::{ClaimRequest, Store};
 use crate::timing::{Backoff, bounded, later};
 
-/// Maximum number of queued abandoned claims. Further ones are left to their leases.
-const MAX_WAITING: usize = 4096;
-/// Number of claims that are released concurrently, once the store has answered for one.
-const MAX_IN_FLIGHT: usize = 16;
+/// Maximum number of queued abandoned claims, about 16 MiB. Further ones are left to their leases. Admission lets fewer claims be
+/// sent than this while an outage lasts for as long as they are searched for.
+const MAX_WAITING: usize = 65_536;
+/// Number of claims that a task takes from the queue at a time.
+const MAX_TAKEN: usize = 1024;
 /// Time for which a claim is searched for and its release is retried, unless its lease is longer. Under `refuse`, a record that stays
 /// RUNNING needs an operator, and a restart of a server may take longer than a short lease.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(60);
@@ -45,8 +49,18 @@ pub(super) struct GiveBack {
 
 #[derive(Default)]
 struct ClaimQueue {
-    waiting: Vec<AbandonedClaim>,
-    is_served: bool,
+    /// Claims by the time at which they are due, and by a number.
+    waiting: BTreeMap<(Instant, u64), AbandonedClaim>,
+    next_number: u64,
+    /// The runtimes with a task that serves the queue.
+    serving: Vec<runtime::Id>,
+}
+
+impl ClaimQueue {
+    fn push(&mut self, claim: AbandonedClaim) {
+        self.next_number += 1;
+        self.waiting.insert((claim.due, self.next_number), claim);
+    }
 }
 
 /// A claim whose call was dropped.
@@ -55,6 +69,8 @@ pub(super) struct AbandonedClaim {
     claim_id: ClaimId,
     /// None if the store's answer is not known.
     fencing_token: Option<FencingToken>,
+    /// Use of the record by the call itself, which an unanswered try of the claim does not end.
+    used: Option<ClaimUse>,
     reads: u32,
     /// Pause after the last read.
     pause: Duration,
@@ -88,12 +104,21 @@ impl AbandonedClaim {
             id: request.id,
             claim_id: request.claim_id,
             fencing_token: None,
+            used: None,
             reads: 0,
             pause: Duration::ZERO,
             longest_pause: request.lease / 2,
             due: now,
             give_up_at: later(now, request.lease.max(LONGEST_OUTAGE)),
             leader,
+        }
+    }
+
+    /// A try of a claim, without an answer, whose call uses the record that another try was granted.
+    pub(super) fn beside(request: &ClaimRequest, used: ClaimUse) -> Self {
+        Self {
+            used: Some(used),
+            ..Self::in_doubt(request, None)
         }
     }
 
@@ -148,23 +173,28 @@ impl GiveBack {
         if queue.waiting.len() >= MAX_WAITING {
             // A claim that was searched for in vain gives way: it has most likely not arrived.
             let in_vain = |it: &AbandonedClaim| it.reads >= EARLY_READS;
-            let Some(oldest) = queue.waiting.iter().position(in_vain) else {
+            let mut waiting = queue.waiting.iter();
+            let oldest = waiting.find(|(_, it)| in_vain(it)).map(|(due, _)| *due);
+            let Some(oldest) = oldest else {
                 // Unlocked first, because dropping the claim passes its leadership on.
                 drop(queue);
                 return false;
             };
-            queue.waiting.swap_remove(oldest);
+            queue.waiting.remove(&oldest);
         }
-        queue.waiting.push(claim);
-        let is_served = mem::replace(&mut queue.is_served, true);
+        queue.push(claim);
+        let is_served = queue.serving.contains(&runtime.id());
+        if !is_served {
+            queue.serving.push(runtime.id());
+        }
         drop(queue);
-        if is_served {
-            self.arrived.notify_one();
-        } else {
+        self.arrived.notify_waiters();
+        if !is_served {
             // The guard is created outside of the task, because a runtime that is stopping drops the task before its
             // first poll.
             runtime.spawn(serve(ServingGuard {
                 give_back: Arc::clone(self),
+                runtime: runtime.id(),
                 is_over: false,
             }));
         }
@@ -175,19 +205,27 @@ impl GiveBack {
         lock(&self.queue)
     }
 
-    /// Takes the due claims. If no claim is queued, marks the queue as not served.
-    fn due(&self) -> DueClaims {
+    /// Takes due claims. If no claim is queued, marks the queue as not served by this runtime.
+    fn due(&self, runtime: runtime::Id) -> DueClaims {
         let mut queue = self.lock();
         let now = Instant::now();
-        let waiting = mem::take(&mut queue.waiting);
-        let (due, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|it| it.due <= now);
-        queue.waiting = waiting;
-        if !due.is_empty() {
-            return DueClaims::Now(due);
+        let mut taken = Vec::new();
+        while taken.len() < MAX_TAKEN
+            && let Some(first) = queue.waiting.first_entry()
+            && first.key().0 <= now
+        {
+            taken.push(first.remove());
         }
-        let next = queue.waiting.iter().map(|it| it.due).min();
-        queue.is_served = next.is_some();
-        next.map_or(DueClaims::Nothing, DueClaims::At)
+        if !taken.is_empty() {
+            return DueClaims::Now(taken);
+        }
+        match queue.waiting.first_key_value() {
+            Some(((next, _), _)) => DueClaims::At(*next),
+            None => {
+                queue.serving.retain(|it| *it != runtime);
+                DueClaims::Nothing
+            }
+        }
     }
 
     /// Releases the claim, if it is in the store.
@@ -197,7 +235,9 @@ impl GiveBack {
             Some(fencing_token) => fencing_token,
             None => {
                 let record = bounded(limit, self.store.get(&claim.id)).await?;
-                match abandoned_token(record.as_ref(), claim.claim_id) {
+                let is_unused =
+                    |token: &FencingToken| !claim.used.as_ref().is_some_and(|it| it.covers(*token));
+                match abandoned_token(record.as_ref(), claim.claim_id).filter(is_unused) {
                     Some(fencing_token) => fencing_token,
                     None => return Ok(Release::NotFound),
                 }
@@ -245,9 +285,10 @@ impl GiveBack {
             tried.again.extend(due);
             return tried;
         }
+        let at_once = self.store.claim_concurrency().max(1);
         let mut trying = JoinSet::<Tried>::new();
         for claim in due {
-            if trying.len() >= MAX_IN_FLIGHT
+            if trying.len() >= at_once
                 && let Some(Ok(one)) = trying.join_next().await
             {
                 tried.again.extend(one.again);
@@ -261,25 +302,31 @@ impl GiveBack {
     }
 }
 
-/// The task of a handle.
+/// The task of a handle in a runtime.
 async fn serve(mut serving: ServingGuard) {
     let give_back = Arc::clone(&serving.give_back);
     let mut pauses = Backoff::of_retries();
     loop {
-        let due = match give_back.due() {
+        // Registered before the look at the queue, because an arrival before the registration would be missed.
+        let mut arrived = pin!(give_back.arrived.notified());
+        arrived.as_mut().enable();
+        let due = match give_back.due(serving.runtime) {
             DueClaims::Nothing => {
                 serving.is_over = true;
                 return;
             }
             DueClaims::At(next) => {
                 // Ends when the next claim is due, or when another one arrives.
-                let _ = timeout_at(next, give_back.arrived.notified()).await;
+                let _ = timeout_at(next, arrived).await;
                 continue;
             }
             DueClaims::Now(due) => due,
         };
         let tried = give_back.try_all(due).await;
-        give_back.lock().waiting.extend(tried.again);
+        {
+            let mut queue = give_back.lock();
+            tried.again.into_iter().for_each(|claim| queue.push(claim));
+        }
         if tried.store_failed {
             tokio::time::sleep(pauses.pause()).await;
         } else {
@@ -292,13 +339,15 @@ async fn serve(mut serving: ServingGuard) {
 /// the queue.
 struct ServingGuard {
     give_back: Arc<GiveBack>,
+    runtime: runtime::Id,
     is_over: bool,
 }
 
 impl Drop for ServingGuard {
     fn drop(&mut self) {
         if !self.is_over {
-            self.give_back.lock().is_served = false;
+            let mut queue = self.give_back.lock();
+            queue.serving.retain(|it| *it != self.runtime);
         }
     }
 }

@@ -9,6 +9,7 @@ use idem_runtime::store::{ClaimOutcome, ClaimRequest, Filter, PageRequest};
 use idem_runtime::{Idem, MemoryStore, OnCrash, Record, State, Store, StoreErrorKind};
 use tokio::runtime::Builder;
 
+use super::plain::Plain;
 use super::{Effects, Failure, LEASE, TTL, call};
 
 /// Time for which the answer to an abandoned claim is only waited for.
@@ -18,6 +19,14 @@ const MOMENT: Duration = Duration::from_millis(5);
 
 fn service() -> Idem<FaultStore<MemoryStore>> {
     Idem::new(FaultStore::new(MemoryStore::new()))
+}
+
+/// A service on a store that works on this number of claims at the same time.
+fn working_on(claims: usize) -> Idem<FaultStore<Plain<MemoryStore>>> {
+    Idem::new(FaultStore::new(Plain::working_on(
+        claims,
+        MemoryStore::new(),
+    )))
 }
 
 /// Drops a call while its claim is under way.
@@ -75,9 +84,9 @@ async fn settle() {
 }
 
 /// Number of records in this state.
-async fn count(idem: &Idem<FaultStore<MemoryStore>>, state: State) -> usize {
+async fn count<S: Store>(idem: &Idem<FaultStore<S>>, state: State) -> usize {
     let page = PageRequest {
-        limit: 10_000,
+        limit: 100_000,
         after: None,
     };
     let listed = idem.store().inner().list(&Filter::default(), &page).await;
@@ -228,9 +237,9 @@ async fn after_an_outage_of_a_minute_an_abandoned_claim_is_left_to_its_lease() {
     assert_eq!(idem.store().count(Op::Get), reads, "given up");
 }
 
-/// The store is asked about one claim first. Once it has answered, sixteen releases are under way at a time.
+/// The store is asked about one claim first. Once it has answered, as many releases are under way as it works on claims.
 #[tokio::test(start_paused = true)]
-async fn abandoned_claims_are_released_sixteen_at_a_time_once_the_store_answers() {
+async fn abandoned_claims_are_released_together_once_the_store_answers() {
     let idem = service();
     let answers = Gate::new();
     idem.store()
@@ -249,20 +258,33 @@ async fn abandoned_claims_are_released_sixteen_at_a_time_once_the_store_answers(
     assert_eq!(idem.store().count(Op::Release), 1);
     first.open();
     settle().await;
-    // The first batch is what had arrived when the task began.
-    let concurrent = idem.store().count(Op::Release) - 1;
-    assert_eq!(concurrent, 16);
+    assert_eq!(idem.store().count(Op::Release), 40);
     others.open();
     settle().await;
     assert_eq!(count(&idem, State::Released).await, 40);
 }
 
 /// Number of abandoned claims that a handle remembers.
-const REMEMBERED: usize = 4096;
+const REMEMBERED: usize = 65_536;
+
+/// An outage in which more callers leave than any time before: all of their claims were granted, and the answers are lost.
+#[tokio::test(start_paused = true)]
+async fn fifty_thousand_abandoned_claims_are_all_released_after_an_outage() {
+    const LEFT: usize = 50_000;
+    let idem = working_on(LEFT / 4);
+    let unavailable = Fault::FailBefore(StoreErrorKind::Unavailable);
+    idem.store().always(Op::Get, unavailable);
+    idem.store().always(Op::Claim, Fault::HangAfter);
+    leave_all(&idem, LEFT).await;
+    assert_eq!(count(&idem, State::Running).await, LEFT);
+    idem.store().always(Op::Get, Fault::None);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(count(&idem, State::Released).await, LEFT);
+}
 
 #[tokio::test(start_paused = true)]
 async fn more_abandoned_claims_than_a_handle_remembers_are_left_to_their_leases() {
-    let idem = service();
+    let idem = working_on(REMEMBERED / 4);
     let unavailable = Fault::FailBefore(StoreErrorKind::Unavailable);
     idem.store().always(Op::Get, unavailable);
     idem.store().always(Op::Claim, Fault::HangAfter);
@@ -278,7 +300,7 @@ async fn more_abandoned_claims_than_a_handle_remembers_are_left_to_their_leases(
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_was_searched_for_in_vain_gives_way_to_a_later_one() {
-    let idem = service();
+    let idem = working_on(REMEMBERED / 4);
     idem.store().always(Op::Claim, Fault::HangBefore);
     leave_all(&idem, REMEMBERED).await;
     tokio::time::sleep(idem.policy().store_timeout).await;

@@ -18,6 +18,8 @@ pub(crate) struct Plain<S, B = ()> {
     pub(crate) beside: B,
     answers_at_once: bool,
     saves_steps: bool,
+    /// Number of claims that the store says that it works on at the same time.
+    concurrency: usize,
 }
 
 impl<S> Plain<S> {
@@ -38,6 +40,16 @@ impl<S> Plain<S> {
     }
 }
 
+impl<S> Plain<S> {
+    /// A store that works on this number of claims at the same time.
+    pub(super) fn working_on(concurrency: usize, store: S) -> Self {
+        Self {
+            concurrency,
+            ..Self::new(store)
+        }
+    }
+}
+
 impl<S, B> Plain<S, B> {
     /// A store that saves steps, and for which a test implements further traits.
     pub(crate) fn with(store: S, beside: B) -> Self {
@@ -46,6 +58,7 @@ impl<S, B> Plain<S, B> {
             beside,
             answers_at_once: false,
             saves_steps: true,
+            concurrency: 64,
         }
     }
 }
@@ -110,5 +123,9 @@ impl<S: Store, B: Debug + Send + Sync + 'static> Store for Plain<S, B> {
 
     fn answers_at_once(&self) -> bool {
         self.answers_at_once
+    }
+
+    fn claim_concurrency(&self) -> usize {
+        self.concurrency
     }
 }
