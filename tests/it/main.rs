@@ -33,6 +33,7 @@ mod records;
 mod recovery;
 mod redis;
 mod replay;
+mod runtimes;
 mod scale;
 mod silence;
 mod sqlite;
