@@ -16,10 +16,13 @@
 //! - **A store that gives no answer is no overload.** If it answers no claim for as long as the handle's patience lasts,
 //!   the calls that have waited for so long fail like those that were sent.
 
-use std::collections::{BTreeMap, VecDeque};
+mod lanes;
+
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use lanes::Lanes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -57,19 +60,9 @@ struct Queue {
     next_permit: u64,
     /// Number of claims that the store has answered.
     answered: u64,
-    /// Waiting calls by operation, the one whose turn is next in front.
-    lanes: VecDeque<Lane>,
-    waiting: usize,
-    next_place: u64,
+    waiting: Lanes<WaitingCall>,
     /// Typical time, in seconds, from a permit to the answer of the store.
     typical: f64,
-}
-
-/// The waiting calls of an operation, by their place in the queue.
-#[derive(Debug)]
-struct Lane {
-    operation: Operation,
-    waiting: BTreeMap<u64, WaitingCall>,
 }
 
 /// A call that waits, and how to admit it.
@@ -128,7 +121,7 @@ impl Admission {
     pub(super) fn try_admit(self: &Arc<Self>, capacity: usize) -> Option<Permit> {
         let mut queue = self.queue();
         queue.capacity = capacity;
-        let is_free = queue.waiting == 0 && queue.has_room(Instant::now(), self.longest);
+        let is_free = queue.waiting.len() == 0 && queue.has_room(Instant::now(), self.longest);
         is_free.then(|| self.permit(&mut queue, false))
     }
 
@@ -240,80 +233,35 @@ impl Queue {
         deadline: Option<Instant>,
     ) -> Place<'a> {
         let (admit, answer) = oneshot::channel();
-        let since = Instant::now();
-        let number = self.next_place;
-        self.next_place += 1;
-        self.waiting += 1;
         let call = WaitingCall {
-            since,
+            since: Instant::now(),
             deadline,
             admit,
         };
-        match self.lane(operation) {
-            Some(lane) => {
-                lane.waiting.insert(number, call);
-            }
-            None => self.lanes.push_back(Lane {
-                operation: operation.clone(),
-                waiting: BTreeMap::from([(number, call)]),
-            }),
-        }
         Place {
             admission,
             operation,
-            number,
+            number: self.waiting.enter(operation, call),
             answer,
         }
-    }
-
-    fn lane(&mut self, operation: &Operation) -> Option<&mut Lane> {
-        self.lanes.iter_mut().find(|it| it.operation == *operation)
     }
 
     /// Takes the next call out of the queue: of the operation whose turn it is the first one, or under congestion the
     /// last one.
     fn leave_next(&mut self, now: Instant) -> Option<WaitingCall> {
-        let mut lane = self.lanes.pop_front()?;
-        let (_, first) = lane.waiting.first_key_value()?;
-        let next = match now.duration_since(first.since) > CONGESTED {
-            true => lane.waiting.pop_last(),
-            false => lane.waiting.pop_first(),
-        };
-        if !lane.waiting.is_empty() {
-            self.lanes.push_back(lane);
-        }
-        self.waiting -= 1;
-        next.map(|(_, call)| call)
-    }
-
-    /// Takes a call out of the queue, if it is still there. The caller drops it without the lock, because that wakes
-    /// somebody.
-    fn leave(&mut self, operation: &Operation, number: u64) -> Option<WaitingCall> {
-        let left = self.lane(operation)?.waiting.remove(&number)?;
-        self.forget_empty_lanes();
-        self.waiting -= 1;
-        Some(left)
+        let waited = |first: &WaitingCall| now.duration_since(first.since);
+        self.waiting.leave_next(|first| waited(first) > CONGESTED)
     }
 
     /// Takes the call that has waited longest, in the longest lane, out of a queue that is too long.
     fn one_too_many(&mut self) -> Option<WaitingCall> {
-        if self.waiting <= MAX_WAITING {
-            return None;
-        }
-        let longest = self.lanes.iter_mut().max_by_key(|it| it.waiting.len())?;
-        let (_, oldest) = longest.waiting.pop_first()?;
-        self.forget_empty_lanes();
-        self.waiting -= 1;
-        Some(oldest)
-    }
-
-    fn forget_empty_lanes(&mut self) {
-        self.lanes.retain(|it| !it.waiting.is_empty());
+        let is_too_long = self.waiting.len() > MAX_WAITING;
+        is_too_long.then(|| self.waiting.leave_longest()).flatten()
     }
 
     /// Refusal with the time in which the store answers the claims that wait.
     fn overloaded(&self) -> Refused {
-        let rounds = self.waiting / self.capacity.max(1) + 1;
+        let rounds = self.waiting.len() / self.capacity.max(1) + 1;
         let seconds = self.typical * f64::from(u32::try_from(rounds).unwrap_or(u32::MAX));
         let [shortest, longest] = RETRY_AFTER;
         let drained = Duration::try_from_secs_f64(seconds).unwrap_or(longest);
@@ -346,7 +294,7 @@ impl Drop for Permit {
         let mut queue = self.admission.queue();
         // None: it has counted as lost, and another one has its place.
         queue.sent.remove(&self.number);
-        let is_empty = queue.waiting == 0;
+        let is_empty = queue.waiting.len() == 0;
         drop(queue);
         if !is_empty {
             self.admission.admit_next();
@@ -365,7 +313,12 @@ struct Place<'a> {
 /// A permit that is on its way comes back with the receiver.
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let left = self.admission.queue().leave(self.operation, self.number);
+        // Dropped without the lock, because that wakes somebody.
+        let left = self
+            .admission
+            .queue()
+            .waiting
+            .leave(self.operation, self.number);
         drop(left);
     }
 }
@@ -414,7 +367,7 @@ mod tests {
         }
 
         fn waiting(&self) -> usize {
-            self.0.queue().waiting
+            self.0.queue().waiting.len()
         }
 
         /// Names of calls in the order in which they are admitted, after they have waited for this time. Each has a name of
