@@ -125,7 +125,8 @@ impl Admission {
         is_free.then(|| self.permit(&mut queue, false))
     }
 
-    /// Waits in the queue until the call may send a claim, at most until its deadline.
+    /// Waits in the queue until the call may send a claim, at most until its deadline. Tells `waits_until` again and again
+    /// until when the call will have been admitted or looked at the queue.
     ///
     /// # Cancel safety
     /// If the future is dropped, the call's place in the queue is free.
@@ -133,6 +134,7 @@ impl Admission {
         self: &Arc<Self>,
         operation: &Operation,
         deadline: Option<Instant>,
+        waits_until: impl Fn(Instant),
     ) -> Result<Permit, Refused> {
         let silent_at = later(Instant::now(), self.patience);
         let (mut place, answered) = {
@@ -150,6 +152,7 @@ impl Admission {
             self.admit_next();
             let look = self.queue().next_loss(self.longest);
             let until = deadline.map_or(look, |deadline| deadline.min(look));
+            waits_until(until);
             if let Ok(answer) = timeout_at(until, &mut place.answer).await {
                 // A sender is never dropped without an answer.
                 return answer.unwrap_or_else(|_| Err(self.queue().overloaded()));
@@ -363,7 +366,7 @@ mod tests {
             deadline: Option<Instant>,
         ) -> impl Future<Output = Result<Permit, Refused>> + use<> {
             let (admission, operation) = (Arc::clone(&self.0), operation.clone());
-            async move { admission.admit(&operation, deadline).await }
+            async move { admission.admit(&operation, deadline, |_| {}).await }
         }
 
         fn waiting(&self) -> usize {

@@ -58,6 +58,11 @@ pub(super) enum Phase {
     /// The leader's claim is in progress.
     #[default]
     Claiming,
+    /// The leader waits until it may send its claim.
+    Queued {
+        /// Latest time of the leader's next look at the queue. After it, waiters no longer rely on the leader.
+        next_look_by: Instant,
+    },
     /// The leader runs the body.
     Running,
     /// Another owner runs the body; the leader polls the store on behalf of its waiters.
@@ -138,10 +143,11 @@ impl Progress {
         }
     }
 
-    /// Waits until the leader has claimed, or until `deadline`.
+    /// Waits until the leader has claimed, or until `deadline`. May return earlier.
     pub(super) async fn wait_for_claim(&self, deadline: Instant) {
         let changed = self.changed.notified();
-        let is_over = |state: &ProgressState| !matches!(state.phase, Phase::Claiming);
+        let is_over =
+            |state: &ProgressState| !matches!(state.phase, Phase::Claiming | Phase::Queued { .. });
         self.wait(changed, deadline, is_over).await;
     }
 

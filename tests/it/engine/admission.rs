@@ -8,8 +8,9 @@ use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
 use idem_runtime::{Error, Idem, MemoryStore, Store as _};
 use idem_tests::until;
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, advance};
+use tokio::time::{Instant, advance, sleep};
 
+use super::plain::Plain;
 use super::{Effects, Failure, call, refusal};
 
 /// A handle on a store that answers no claim before its gate opens.
@@ -143,7 +144,7 @@ async fn nothing_begins_after_its_deadline() {
 async fn a_duplicate_waits_no_longer_than_its_deadline() {
     let (idem, effects) = (Idem::new(MemoryStore::new()), Effects::default());
     let running = idem.run(call("k", 1), async || {
-        tokio::time::sleep(Duration::from_secs(20)).await;
+        sleep(Duration::from_secs(20)).await;
         Ok::<_, Failure>(effects.happen())
     });
     let mut running = Box::pin(running);
@@ -156,6 +157,50 @@ async fn a_duplicate_waits_no_longer_than_its_deadline() {
     let duplicate = effects.run(&idem, duplicate);
     let (_, error) = tokio::join!(running, duplicate.map(refusal));
     assert!(matches!(error, Error::InFlight { .. }), "{error:?}");
+}
+
+/// A call waits in the queue for longer than a store call may take, because later ones come first. Its duplicates wait
+/// behind it, and when it leaves, one of them takes its place.
+#[tokio::test(start_paused = true)]
+async fn duplicates_of_a_call_in_the_queue_do_not_queue() {
+    const ROUNDS: u32 = 8;
+    let store = Plain::working_on(1, MemoryStore::new());
+    let idem = Idem::new(FaultStore::new(store));
+    let effects = Effects::default();
+    let begin = |key: String| {
+        let (idem, effects) = (idem.clone(), effects.clone());
+        let call = call(&key, 1).wait(Duration::from_secs(60));
+        tokio::spawn(async move { effects.run(&idem, call).await })
+    };
+    let settle = async || {
+        for _ in 0..50 {
+            yield_now().await;
+        }
+    };
+    let mut held = idem.store().hold_before(Op::Claim);
+    let mut calls = vec![begin("busy".to_owned())];
+    held.reached().await;
+    let leaves = begin("same".to_owned());
+    settle().await;
+    calls.extend((0..6).map(|_| begin("same".to_owned())));
+    for round in 0..ROUNDS {
+        sleep(Duration::from_secs(1)).await;
+        if round == ROUNDS / 2 {
+            leaves.abort();
+        }
+        let next = idem.store().hold_before(Op::Claim);
+        calls.push(begin(format!("later-{round}")));
+        settle().await;
+        held.open();
+        next.reached().await;
+        held = next;
+    }
+    held.open();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(effects.count(), ROUNDS + 2);
+    assert_eq!(idem.store().count(Op::Claim), u64::from(ROUNDS) + 2);
 }
 
 /// The bodies of as many calls as the store works on at once make a call each.
@@ -171,7 +216,7 @@ async fn bodies_that_make_further_calls_do_not_wait_for_themselves() {
             let outer = call(&format!("outer-{number}"), 1);
             let body = async || {
                 // All bodies run at the same time.
-                tokio::time::sleep(Duration::from_secs(1)).await;
+                sleep(Duration::from_secs(1)).await;
                 let inner = call(&format!("inner-{number}"), 1);
                 effects.run(idem, inner).await
             };

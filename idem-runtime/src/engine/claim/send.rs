@@ -16,6 +16,7 @@ use crate::engine::admission::Permit;
 use crate::engine::decisions::ClaimUse;
 use crate::engine::give_back::AbandonedClaim;
 use crate::engine::prepared::Prepared;
+use crate::engine::progress::Phase;
 use crate::engine::shared::{ANSWER_SOON, LAST_ANSWER};
 use crate::engine::singleflight::Leader;
 use crate::error::{Error, StoreError};
@@ -101,7 +102,10 @@ impl SentClaims {
         let mut retries = None;
         let mut first_sent_at = None;
         loop {
-            let permit = admit(call).await?;
+            let permit = match admit_at_once(call) {
+                Some(permit) => permit,
+                None => Some(Box::pin(wait_for_admission(call)).await?),
+            };
             call.check_deadline()?;
             if permit.as_ref().is_some_and(|permit| permit.waited) {
                 now = None;
@@ -199,23 +203,39 @@ impl SentClaims {
     }
 }
 
-/// Waits until this call may send a claim. None if the store answers at once: it has no queue.
-async fn admit(call: &Arc<Prepared>) -> Result<Option<Permit>, Error> {
+/// Permission to send a claim now. None if the call has to wait. A store that answers at once has no queue, and needs no
+/// permit.
+fn admit_at_once(call: &Prepared) -> Option<Option<Permit>> {
+    match call.engine.store.answers_at_once() {
+        true => Some(None),
+        false => call.engine.admission.try_admit(capacity(call)).map(Some),
+    }
+}
+
+/// Waits until this call may send a claim. The caller boxes it, like everything that a call does not need below the
+/// capacity of the store.
+async fn wait_for_admission(call: &Prepared) -> Result<Permit, Error> {
     let engine = &call.engine;
-    if engine.store.answers_at_once() {
-        return Ok(None);
-    }
-    let capacity = || engine.store.claim_concurrency().max(1);
-    if let Some(permit) = engine.admission.try_admit(capacity()) {
-        return Ok(Some(permit));
-    }
     let _queued = call.metrics.raise(Level::QueuedCalls);
     let operation = &call.request.identity.operation;
-    // Boxed, like everything that a call does not need below the capacity of the store.
-    let permit = Box::pin(engine.admission.admit(operation, call.deadline)).await?;
+    // Duplicates stay behind this call for as long as it is polled.
+    let waits_until = |until| {
+        let next_look_by = later(until, engine.policy.store_timeout);
+        call.progress.publish(Phase::Queued { next_look_by });
+    };
+    let admitted = engine
+        .admission
+        .admit(operation, call.deadline, waits_until);
+    let permit = admitted.await?;
+    call.progress.publish(Phase::Claiming);
     // It may have learnt more about its server in the meantime.
-    engine.admission.set_capacity(capacity());
-    Ok(Some(permit))
+    engine.admission.set_capacity(capacity(call));
+    Ok(permit)
+}
+
+/// Number of claims that the store works on at the same time.
+fn capacity(call: &Prepared) -> usize {
+    call.engine.store.claim_concurrency().max(1)
 }
 
 /// The fencing token of a granted claim.

@@ -35,6 +35,10 @@ impl Claimer<'_> {
         let mut place = QueuePlace::default();
         loop {
             let phase = leader.progress().observe(&mut place);
+            if let Phase::Queued { next_look_by } = phase {
+                // Its claim is sent after that, at the earliest.
+                patience = later(next_look_by, store_timeout);
+            }
             match self.next_action(&*leader, &phase, patience)? {
                 WaiterAction::WaitForClaim(end) => {
                     self.begin_to_wait();
@@ -75,6 +79,13 @@ impl Claimer<'_> {
             Phase::Claiming => {
                 self.call.check_deadline()?;
                 let end = self.call.by_deadline(patience);
+                Ok(WaiterAction::WaitForClaim(end))
+            }
+            // It waits for as long as the leader does: by itself it would wait in the same queue.
+            Phase::Queued { next_look_by } if now >= *next_look_by => Ok(WaiterAction::Claim),
+            Phase::Queued { next_look_by } => {
+                self.call.check_deadline()?;
+                let end = self.call.by_deadline(*next_look_by);
                 Ok(WaiterAction::WaitForClaim(end))
             }
             Phase::Running => self.wait_for_body(leader, now),
