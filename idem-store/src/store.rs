@@ -172,6 +172,12 @@ pub trait Store: Debug + Send + Sync + 'static {
         64
     }
 
+    /// Returns the ended record with this id, if this store has it in a cache. The engine asks before a claim has to wait:
+    /// a replay then waits for nobody. The record is as old as one that a claim would be answered with.
+    async fn cached(&self, _id: &RecordId) -> Option<Record> {
+        None
+    }
+
     /// Returns this store as a store of attempts, if it keeps their history.
     fn attempts(&self) -> Option<&dyn AttemptStore> {
         None
@@ -490,6 +496,10 @@ macro_rules! by_pointer {
 
             fn claim_concurrency(&self) -> usize {
                 (**self).claim_concurrency()
+            }
+
+            async fn cached(&self, id: &RecordId) -> Option<Record> {
+                (**self).cached(id).await
             }
 
             fn attempts(&self) -> Option<&dyn AttemptStore> {

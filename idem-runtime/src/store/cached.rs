@@ -255,6 +255,11 @@ impl<S: Store> Cached<S> {
         }
     }
 
+    fn note_hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        sink::cache_lookup(true);
+    }
+
     /// Begins a read of the store without a cache lookup.
     fn begin_read(&self, id: &RecordId) -> StoreRead {
         StoreRead {
@@ -371,8 +376,7 @@ impl<S: Store> Store for Cached<S> {
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         let store_read = match self.lookup(&claim.id).await {
             Ok(record) => {
-                self.hits.fetch_add(1, Ordering::Relaxed);
-                sink::cache_lookup(true);
+                self.note_hit();
                 return Ok(ClaimOutcome::Existing(Box::new(record)));
             }
             Err(store_read) => store_read,
@@ -453,6 +457,17 @@ impl<S: Store> Store for Cached<S> {
 
     fn claim_concurrency(&self) -> usize {
         self.store.claim_concurrency()
+    }
+
+    /// A miss is counted by the claim that follows.
+    async fn cached(&self, id: &RecordId) -> Option<Record> {
+        match self.lookup(id).await {
+            Ok(record) => {
+                self.note_hit();
+                Some(record)
+            }
+            Err(_) => self.store.cached(id).await,
+        }
     }
 
     fn attempts(&self) -> Option<&dyn AttemptStore> {

@@ -340,6 +340,10 @@ impl<S: Store> Store for FaultStore<S> {
         self.inner().claim_concurrency()
     }
 
+    async fn cached(&self, id: &RecordId) -> Option<Record> {
+        self.inner.store.cached(id).await
+    }
+
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         self.faulty(Op::Claim, self.inner().claim(claim)).await
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::{FutureExt as _, poll};
 use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
-use idem_runtime::{Error, Idem, MemoryStore, Store as _};
+use idem_runtime::{Cached, Error, Idem, MemoryStore, Store as _};
 use idem_tests::until;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, advance, sleep};
@@ -201,6 +201,25 @@ async fn duplicates_of_a_call_in_the_queue_do_not_queue() {
     }
     assert_eq!(effects.count(), ROUNDS + 2);
     assert_eq!(idem.store().count(Op::Claim), u64::from(ROUNDS) + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_from_a_cache_waits_for_nobody() {
+    let store = Plain::working_on(1, MemoryStore::new());
+    let idem = Idem::new(Cached::new(FaultStore::new(store)));
+    let effects = Effects::default();
+    for _ in 0..2 {
+        assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
+    }
+    let hits = idem.store().stats().hits;
+    let gate = idem.store().inner().hold_before(Op::Claim);
+    let mut busy = Box::pin(effects.run(&idem, call("busy", 1)));
+    assert!(poll!(&mut busy).is_pending());
+    let replayed = effects.run(&idem, call("k", 1)).now_or_never();
+    assert_eq!(replayed.unwrap().unwrap(), 1);
+    assert_eq!(idem.store().stats().hits, hits + 1);
+    gate.open();
+    assert_eq!(busy.await.unwrap(), 2);
 }
 
 /// The bodies of as many calls as the store works on at once make a call each.

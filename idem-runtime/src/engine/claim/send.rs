@@ -21,9 +21,9 @@ use crate::engine::shared::{ANSWER_SOON, LAST_ANSWER};
 use crate::engine::singleflight::Leader;
 use crate::error::{Error, StoreError};
 use crate::metrics::{Level, Timed};
-use crate::record::{FencingToken, Observation};
+use crate::record::{FencingToken, Observation, Record};
 use crate::store::{ClaimOutcome, ClaimRequest};
-use crate::timing::{Retries, at_once, later, timed_out, within};
+use crate::timing::{Retries, at_once, bounded, later, timed_out, within};
 
 /// Future of a store call that claims.
 type ClaimCall = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
@@ -46,6 +46,17 @@ pub(super) enum ClaimMessage {
 }
 
 impl ClaimMessage {
+    /// The ended record of the call, if a cache has it. It needs no permit, because the store does no work for it.
+    async fn cached(&self, call: &Prepared) -> Option<Record> {
+        let store = &call.engine.store;
+        let cached = async { Ok(store.cached(&call.request.id).await) };
+        let limit = call.time_left(call.engine.policy.store_timeout);
+        match self {
+            Self::Call => bounded(limit, Box::pin(cached)).await.ok().flatten(),
+            Self::Other(_) => None,
+        }
+    }
+
     /// Creates the store call. It owns everything it needs, because it may outlive its caller.
     fn send(&self, call: &Arc<Prepared>) -> ClaimCall {
         let call = Arc::clone(call);
@@ -104,7 +115,13 @@ impl SentClaims {
         loop {
             let permit = match admit_at_once(call) {
                 Some(permit) => permit,
-                None => Some(Box::pin(wait_for_admission(call)).await?),
+                None => {
+                    let asked_at = Instant::now();
+                    if let Some(record) = Box::pin(message.cached(call)).await {
+                        return Ok((ClaimOutcome::Existing(Box::new(record)), asked_at));
+                    }
+                    Some(Box::pin(wait_for_admission(call)).await?)
+                }
             };
             call.check_deadline()?;
             if permit.as_ref().is_some_and(|permit| permit.waited) {

@@ -124,7 +124,10 @@ impl TransitionBatch {
     /// Releases the records of a batch. Releases that took no effect get no response.
     async fn release(&self, releases: Vec<Release>) {
         let columns = owner_columns(|| releases.iter().map(|(owner, _)| owner));
-        let statement = &self.store.forms.statements().release_all;
+        let Ok(statements) = self.store.own_statements().await else {
+            return;
+        };
+        let statement = &statements.release_all;
         let Ok(rows) = self.rows_of_all(statement, &columns).await else {
             return;
         };
