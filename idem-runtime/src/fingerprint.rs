@@ -132,6 +132,9 @@
 //! A reader of the store can guess a request and compare its hash with the stored one. With a [`Secret`], the stored hash
 //! is an HMAC-SHA-256 instead.
 
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod captured;
 mod check;
 mod encoder;
 #[doc(hidden)]
@@ -239,6 +242,8 @@ pub trait Fingerprint {
 /// [`FingerprintError`] if the value has no canonical form.
 #[inline]
 pub fn digest<T: Fingerprint + ?Sized>(value: &T) -> Result<Digest, FingerprintError> {
+    #[cfg(feature = "testing")]
+    captured::note(value);
     encoder::digest(value)
 }
 

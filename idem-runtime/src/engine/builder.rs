@@ -172,12 +172,24 @@ impl<S: Store> Builder<S> {
 
     /// Builds the handle.
     pub fn build(self) -> Idem<S> {
+        self.build_with(Arc::clone)
+    }
+
+    /// Builds a handle whose functions see this store. Leased calls go through the store of the builder.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn build_seen_as<T: Store + ?Sized>(self, seen: Arc<T>) -> Idem<T> {
+        self.build_with(|_| seen)
+    }
+
+    fn build_with<T: Store + ?Sized>(self, seen: impl FnOnce(&Arc<S>) -> Arc<T>) -> Idem<T> {
         let store = Arc::new(self.store);
+        let seen = seen(&store);
         let owner_label = self
             .owner_label
             .unwrap_or_else(|| label_of_process(self.program_version.as_deref()));
         let engine = Engine::new(
-            Arc::clone(&store) as _,
+            store,
             self.policy,
             self.secrets,
             owner_label,
@@ -185,7 +197,7 @@ impl<S: Store> Builder<S> {
         );
         Idem {
             engine: Arc::new(engine),
-            store,
+            store: seen,
         }
     }
 }
