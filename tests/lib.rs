@@ -47,3 +47,7 @@ struct ClientReadme;
 #[cfg(doctest)]
 #[doc = include_str!("../idem-console/README.md")]
 struct ConsoleReadme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../idem-testing/README.md")]
+struct TestingReadme;

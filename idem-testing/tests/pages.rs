@@ -1,0 +1,19 @@
+//! Each kind of mistake has its section in the book, and its own function among the wrong ones.
+
+use idem_testing::Finding;
+
+#[test]
+fn each_finding_has_a_section_in_the_book() {
+    let page = include_str!("../../docs/book/src/findings.md");
+    let wrong = include_str!("wrong.rs");
+    for finding in Finding::ALL {
+        let heading = format!("\n## {}\n", finding.name());
+        assert!(page.contains(&heading), "{finding} has no section");
+        assert!(
+            wrong.contains(&format!("Finding::{finding:?}")),
+            "no function shows {finding}"
+        );
+    }
+    let sections = page.matches("\n## ").count();
+    assert_eq!(sections, Finding::ALL.len(), "a section is about nothing");
+}
