@@ -3,6 +3,9 @@
 //! No caller sends a key, so `key = fingerprint` derives one from the mail itself. An equal mail within a night is a
 //! duplicate. An equal mail in the next night, when the record has expired, is a new mail.
 //!
+//! The mail server takes no key. A process that dies between its answer and the store's therefore sends that mail again; where
+//! that is worse than a missing mail, the option is `on_crash = refuse`.
+//!
 //! The night takes no time here, because tokio's clock is paused and advances when all tasks sleep. The memory store
 //! uses the same clock.
 //!

@@ -102,16 +102,15 @@ impl Payments {
             self.grave.notify_one();
             std::future::pending::<()>().await;
         }
-        sqlx::query("INSERT INTO ledger (payment) VALUES (?)")
-            .bind(&payment)
-            .execute(&self.db)
-            .await?;
+        // An earlier attempt may have died after it wrote its row.
+        let insert = "INSERT INTO ledger (payment) VALUES (?) ON CONFLICT (payment) DO NOTHING";
+        sqlx::query(insert).bind(&payment).execute(&self.db).await?;
         Ok(payment)
     }
 }
 
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql("CREATE TABLE ledger (payment TEXT)")
+    sqlx::raw_sql("CREATE TABLE ledger (payment TEXT PRIMARY KEY)")
         .execute(&db)
         .await?;
     let store = SqliteStore::new(db.clone());

@@ -72,38 +72,42 @@ impl Payments {
             .processor
             .take(attempt.downstream_key("cards").as_str(), &charge)
             .await?;
-        let row =
-            sqlx::query("INSERT INTO ledger (tenant, key, payment, cents) VALUES (?, ?, ?, ?)")
-                .bind(tenant)
-                .bind(key)
-                .bind(payment)
-                .bind(charge.cents as i64)
-                .execute(&self.ledger)
-                .await?;
+        // An earlier attempt may have died after it wrote its row.
+        let insert = "INSERT INTO ledger (tenant, key, payment, cents) SELECT ?1, ?2, ?3, ?4
+                      WHERE NOT EXISTS (SELECT * FROM ledger WHERE payment = ?3)";
+        sqlx::query(insert)
+            .bind(tenant)
+            .bind(key)
+            .bind(payment)
+            .bind(charge.cents as i64)
+            .execute(&self.ledger)
+            .await?;
+        let number = sqlx::query_scalar("SELECT rowid FROM ledger WHERE payment = ?");
         Ok(Receipt {
-            number: row.last_insert_rowid(),
+            number: number.bind(payment).fetch_one(&self.ledger).await?,
             cents: charge.cents,
         })
     }
 
     pub(crate) async fn open(file: &Path, ttl: Duration) -> anyhow::Result<Self> {
         let db = SqlitePool::connect_with(SqliteStore::connect_options(file)).await?;
-        sqlx::raw_sql(
-            "CREATE TABLE IF NOT EXISTS ledger (tenant TEXT, key TEXT, payment INTEGER, cents INTEGER);
-             CREATE TABLE IF NOT EXISTS processor_requests (key TEXT, trace_id INTEGER);
-             CREATE TABLE IF NOT EXISTS processor_payments (key TEXT, cents INTEGER, at REAL);",
-        )
-        .execute(&db)
-        .await?;
-        let store = SqliteStore::new(db.clone());
+        sqlx::raw_sql(TABLES).execute(&db).await?;
+        let store = SqliteStore::new(db);
         store.migrate().await?;
-        Ok(Self {
-            idem: Idem::builder(store)
-                // Lease: after a crash, another process may take over this much later.
-                .lease(Duration::from_secs(2))
-                // How long a concurrent duplicate waits for the running call before it gets `InFlight`.
-                .wait(Duration::from_secs(30))
-                .build(),
+        let idem = Idem::builder(store)
+            // Lease: after a crash, another process may take over this much later.
+            .lease(Duration::from_secs(2))
+            // How long a concurrent duplicate waits for the running call before it gets `InFlight`.
+            .wait(Duration::from_secs(30))
+            .build();
+        Ok(Self::on(idem, ttl))
+    }
+
+    /// The service on this handle, whose database has the [`TABLES`].
+    pub(crate) fn on(idem: Idem<SqliteStore>, ttl: Duration) -> Self {
+        let db = idem.store().pool().clone();
+        Self {
+            idem,
             ttl,
             processor: Processor {
                 db: db.clone(),
@@ -113,9 +117,15 @@ impl Payments {
                 mute: AtomicBool::new(false),
             },
             ledger: db,
-        })
+        }
     }
 }
+
+/// Tables of the service and of the processor.
+pub(crate) const TABLES: &str =
+    "CREATE TABLE IF NOT EXISTS ledger (tenant TEXT, key TEXT, payment INTEGER, cents INTEGER);
+     CREATE TABLE IF NOT EXISTS processor_requests (key TEXT, trace_id INTEGER);
+     CREATE TABLE IF NOT EXISTS processor_payments (key TEXT, cents INTEGER, at REAL);";
 
 /// Simulated external payment service. Like real ones, it takes a key with each request, pays once per key, and forgets
 /// the key after a while. It has its own tables, because it outlives our processes.
