@@ -38,6 +38,8 @@ pub(crate) struct Expected {
     generations: u64,
     /// True if an owner that was stopped past its lease had an effect after it resumed.
     pub(crate) resumed: bool,
+    /// True if an effect happened after the caller had left, in a call that nobody continued.
+    pub(crate) left_behind: bool,
 }
 
 impl Expected {
@@ -50,6 +52,7 @@ impl Expected {
             effects: baseline.effects,
             generations,
             resumed: false,
+            left_behind: false,
         }
     }
 
@@ -58,6 +61,7 @@ impl Expected {
             effects,
             generations: 1,
             resumed: false,
+            left_behind: false,
         }
     }
 }
@@ -189,6 +193,9 @@ fn doubled<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
 ) -> Finding {
     if expected.resumed {
         return Finding::EffectAfterLeaseLost;
+    }
+    if expected.left_behind {
+        return Finding::TaskLeftBehind;
     }
     match mode {
         Mode::Transactional => Finding::EffectOutsideTransaction,

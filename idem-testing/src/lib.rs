@@ -55,6 +55,7 @@ mod finding;
 mod judge;
 mod log;
 mod place;
+mod plan;
 mod provider;
 mod report;
 #[cfg(feature = "http")]
@@ -71,7 +72,9 @@ pub use crate::check::{Check, check, check_on};
 pub use crate::clock::Clock;
 pub use crate::consumer::check_consumer;
 pub use crate::finding::Finding;
-pub use crate::place::{Memory, Place, TypedMemory};
+#[doc(hidden)]
+pub use crate::place::Opened;
+pub use crate::place::{Fresh, Memory, Place, TypedMemory};
 pub use crate::provider::{Provider, ProviderError, ProviderRequest};
 pub use crate::report::{Found, Mode, Report};
 #[cfg(feature = "http")]

@@ -1,6 +1,7 @@
 //! Where a function is checked: the store that its handle has.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use idem_runtime::store::Store;
@@ -42,7 +43,7 @@ pub struct Opened<S: Store + ?Sized> {
 pub(crate) type Counter = Box<dyn Fn() -> LocalBox<'static, Result<u64, String>>>;
 
 impl<S: Store + ?Sized> Debug for Opened<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Opened").finish_non_exhaustive()
     }
 }
@@ -90,6 +91,102 @@ impl Place for TypedMemory {
 
     fn is_paused(&self) -> bool {
         true
+    }
+}
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+type Open<S> = Box<dyn Fn() -> LocalBox<'static, Result<S, Error>>>;
+type Count<S> = Rc<dyn Fn(Arc<S>) -> LocalBox<'static, Result<u64, Error>>>;
+
+/// A store of your own choice: PostgreSQL, MySQL, MariaDB, Redis. A function opens an empty one for each schedule. Time is
+/// not paused.
+///
+/// ```no_run
+/// use idem_runtime::SqliteStore;
+/// use idem_testing::Fresh;
+///
+/// # let _ =
+/// Fresh::new(async || {
+///     let store = SqliteStore::open("test.sqlite").await?; // or a schema of `PostgresStore`
+///     sqlx::raw_sql("DELETE FROM orders").execute(store.pool()).await?;
+///     // And the records of earlier schedules.
+///     sqlx::raw_sql("DELETE FROM idem").execute(store.pool()).await?;
+///     Ok(store)
+/// })
+/// .effects(async |store: &SqliteStore| {
+///     let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(store.pool()).await?;
+///     Ok(orders.unsigned_abs())
+/// });
+/// ```
+pub struct Fresh<S> {
+    open: Open<S>,
+    count: Option<Count<S>>,
+}
+
+impl<S: Store> Fresh<S> {
+    /// Opens the store of each schedule with this function. It must contain no record, and nothing that an earlier
+    /// schedule wrote.
+    pub fn new(open: impl AsyncFn() -> Result<S, Error> + 'static) -> Self {
+        let open = Rc::new(open);
+        Self {
+            open: Box::new(move || {
+                let open = Rc::clone(&open);
+                Box::pin(async move { open().await })
+            }),
+            count: None,
+        }
+    }
+
+    /// Counts the effects with this function.
+    #[must_use]
+    pub fn effects(mut self, count: impl AsyncFn(&S) -> Result<u64, Error> + 'static) -> Self {
+        let count = Rc::new(count);
+        self.count = Some(Rc::new(move |store| {
+            let count = Rc::clone(&count);
+            Box::pin(async move { count(&store).await })
+        }));
+        self
+    }
+}
+
+impl<S> Debug for Fresh<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fresh").finish_non_exhaustive()
+    }
+}
+
+impl<S: Store> Place for Fresh<S> {
+    type Store = S;
+
+    fn open(&self) -> LocalBox<'_, Result<Opened<S>, String>> {
+        Box::pin(async {
+            let store = (self.open)().await;
+            let store = store.map_err(|error| format!("the store cannot be opened: {error}"))?;
+            let store = Arc::new(store);
+            let counted = Arc::clone(&store);
+            Ok(Opened {
+                count: self.count.clone().map(|count| -> Counter {
+                    Box::new(move || {
+                        let counted = count(Arc::clone(&counted));
+                        Box::pin(async move {
+                            let counted = counted.await;
+                            counted
+                                .map_err(|error| format!("the effects cannot be counted: {error}"))
+                        })
+                    })
+                }),
+                any: Arc::clone(&store) as _,
+                seen: store,
+            })
+        })
+    }
+
+    fn is_paused(&self) -> bool {
+        false
+    }
+
+    fn counts(&self) -> bool {
+        self.count.is_some()
     }
 }
 

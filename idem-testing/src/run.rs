@@ -12,6 +12,7 @@ use crate::finding::Finding;
 use crate::judge::{self, Baseline, Expected, Findings};
 use crate::log::Log;
 use crate::place::Place;
+use crate::plan::{Numbers, chosen, schedules};
 use crate::provider::Loss;
 use crate::report::{Found, Mode, Report};
 use crate::schedule::Schedule;
@@ -56,13 +57,46 @@ fn run_all<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
         None => chosen(schedules(check, &baseline), check.max_schedules - 1),
     };
     for schedule in schedules {
+        let kinds = report.findings.len();
         in_runtime(check, schedule, Some(&baseline), report)?;
+        if report.findings.len() > kinds {
+            verify(check, &baseline)?;
+        }
         // What follows would be its consequence.
         if report.has(Finding::KeyChanges) || report.has(Finding::RequestChanges) {
             break;
         }
     }
     Ok(())
+}
+
+/// Checks that an undisturbed call still does what the first one did. Otherwise a finding may be the work of a fake that
+/// remembers earlier schedules.
+fn verify<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
+    check: &Check<'a, P, T, E>,
+    baseline: &Baseline,
+) -> Result<(), Problem> {
+    let mut unused = Report {
+        mode: None,
+        schedules: Vec::new(),
+        findings: Vec::new(),
+        problem: None,
+    };
+    let again = in_runtime(check, Schedule::Once, None, &mut unused)?;
+    let Some(again) = again.filter(|again| {
+        again.effects != baseline.effects || again.answer.is_ok() != baseline.answer.is_ok()
+    }) else {
+        return Ok(());
+    };
+    let (first, now) = (&baseline.answer, &again.answer);
+    Err(format!(
+        "the first undisturbed call {} and has {} effects, a later one with an empty store {} and has {}; something \
+         remembers earlier schedules: reset it in `.before_each(|| ...)`",
+        first.says(),
+        baseline.effects,
+        now.says(),
+        again.effects
+    ))
 }
 
 /// Runs one schedule in a runtime of its own, and adds what it finds to the report. Without a baseline it is the undisturbed
@@ -119,70 +153,6 @@ fn codec_of(schedule: Schedule) -> Option<Codec> {
         Schedule::Cbor => Some(Codec::Cbor),
         _ => None,
     }
-}
-
-/// All schedules of a function, the simple ones first.
-fn schedules<P: Place, T, E>(check: &Check<'_, P, T, E>, baseline: &Baseline) -> Vec<Schedule> {
-    let is_leased = baseline.mode != Mode::Transactional;
-    let is_paused = check.place.is_paused();
-    let polls = || spread(baseline.polls, 24);
-    let calls = || spread(baseline.store_calls, 12);
-    let mut all = vec![Schedule::Again];
-    if is_paused {
-        all.extend([Schedule::Later, Schedule::Expired]);
-    }
-    if check.other_request.is_some() {
-        all.push(Schedule::OtherRequest);
-    }
-    if check.other_call.is_some() {
-        all.push(Schedule::OtherCall);
-    }
-    if check.every_codec && cfg!(feature = "cbor") {
-        all.push(Schedule::Cbor);
-    }
-    all.extend([
-        Schedule::Together { calls: 5 },
-        Schedule::TogetherInTwoProcesses { calls: 4 },
-    ]);
-    all.extend(polls().map(|poll| Schedule::Dropped { poll }));
-    if is_leased {
-        all.extend(polls().map(|poll| Schedule::Killed { poll }));
-        all.extend(calls().map(|call| Schedule::KilledBeforeStore { call }));
-        all.extend(calls().map(|call| Schedule::KilledAfterStore { call }));
-    }
-    for request in spread(baseline.provider_requests, 8) {
-        all.push(Schedule::ProviderAnswerLost { request });
-        all.push(Schedule::ProviderRequestLost { request });
-    }
-    // A lease by a real clock cannot be let pass, so an owner could not see that it lost it.
-    if is_leased && is_paused {
-        all.extend(polls().map(|poll| Schedule::Frozen { poll }));
-        all.extend(calls().map(|call| Schedule::StoreRefuses { call }));
-        all.extend(calls().map(|call| Schedule::StoreAnswerLost { call }));
-        all.extend(calls().map(|call| Schedule::StoreAway { call }));
-    }
-    if !check.messages.is_empty() {
-        all.extend([Schedule::DeliveredTwice, Schedule::DeliveredBackwards]);
-        all.extend(polls().map(|poll| Schedule::Redelivered { poll }));
-    }
-    if is_leased && is_paused {
-        all.extend(check.seeds.clone().map(|seed| Schedule::Random { seed }));
-    }
-    all
-}
-
-/// The numbers from 1, at most `most` of them, evenly, with the last one.
-fn spread(last: u32, most: u32) -> impl Iterator<Item = u32> {
-    let count = last.min(most);
-    (1..=count).map(move |at| at * last / count)
-}
-
-fn chosen(all: Vec<Schedule>, most: usize) -> Vec<Schedule> {
-    let len = all.len();
-    if len <= most {
-        return all;
-    }
-    (0..most).map(|at| all[at * len / most]).collect()
 }
 
 async fn once<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
@@ -282,9 +252,20 @@ async fn disturbed<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     schedule: Schedule,
     baseline: &Baseline,
 ) -> Result<Findings, Problem> {
+    match schedule {
+        Schedule::Again => return again(world, baseline).await,
+        Schedule::Later | Schedule::Expired => return later(world, schedule, baseline).await,
+        Schedule::OtherRequest | Schedule::OtherCall => return other(world, schedule).await,
+        Schedule::Frozen { poll } => return frozen(world, poll, baseline).await,
+        Schedule::DeliveredTwice | Schedule::DeliveredBackwards | Schedule::Redelivered { .. } => {
+            return delivered(world, schedule, baseline).await;
+        }
+        Schedule::Random { seed } => return random(world, seed, baseline).await,
+        _ => {}
+    }
     let first = world.process();
     let control = &first.control;
-    let expected = Expected::once(baseline);
+    let mut expected = Expected::once(baseline);
     match schedule {
         Schedule::Once | Schedule::Cbor => {
             let mut call = world.begin(&first);
@@ -292,9 +273,6 @@ async fn disturbed<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
             let records = world.records().await?;
             return Ok(judge::result(world, &call, &answer, &records));
         }
-        Schedule::Again => return again(world, baseline).await,
-        Schedule::Later | Schedule::Expired => return later(world, schedule, baseline).await,
-        Schedule::OtherRequest | Schedule::OtherCall => return other(world, schedule).await,
         Schedule::Together { calls } => {
             let mut calls: Vec<_> = (0..calls).map(|_| world.begin(&first)).collect();
             world.run_together(&mut calls).await;
@@ -314,10 +292,7 @@ async fn disturbed<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
                 ));
                 let before = world.effects().await?;
                 world.pass_lease().await?;
-                let left = left_behind(world, &call, before).await?;
-                if !left.is_empty() {
-                    return Ok(left);
-                }
+                expected.left_behind = has_left_behind(world, &call, before).await?;
             }
         }
         Schedule::Killed { poll } => {
@@ -330,7 +305,6 @@ async fn disturbed<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
                     .note(format!("process A dies after poll {poll} of call 1"));
             }
         }
-        Schedule::Frozen { poll } => return frozen(world, poll, baseline).await,
         Schedule::StoreRefuses { call } => {
             control.disturb(call, Disturbance::Fails(Failure::Before));
             world.call(&first).await;
@@ -361,10 +335,7 @@ async fn disturbed<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
             world.lose(request, Loss::Request);
             world.call(&first).await;
         }
-        Schedule::DeliveredTwice | Schedule::DeliveredBackwards | Schedule::Redelivered { .. } => {
-            return delivered(world, schedule, baseline).await;
-        }
-        Schedule::Random { seed } => return random(world, seed, baseline).await,
+        _ => {}
     }
     let last = settle(world, baseline).await?;
     judge::effects(world, &last, baseline, expected).await
@@ -514,24 +485,18 @@ async fn other<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     })
 }
 
-async fn left_behind<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
+/// True if an effect has happened since the caller of an abandoned call left.
+async fn has_left_behind<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     world: &World<'_, 'a, P, T, E>,
     call: &Call<'_>,
     before: u64,
-) -> Result<Findings, Problem> {
+) -> Result<bool, Problem> {
     let now = world.effects().await?;
     let records = world.records().await?;
     // A body that runs detached renews its lease, and ends its record.
     let is_lapsed = |id: RecordId| records.iter().any(|it| it.id == id && it.is_lapsed());
     let is_abandoned = world.check.place.is_paused() && call.id.is_some_and(is_lapsed);
-    Ok(match is_abandoned && now > before {
-        true => vec![(
-            Finding::TaskLeftBehind,
-            "an effect happened after the caller had left, although the body was dropped with it"
-                .to_owned(),
-        )],
-        false => vec![],
-    })
+    Ok(is_abandoned && now > before)
 }
 
 async fn frozen<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
@@ -604,26 +569,12 @@ async fn delivered<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     judge::effects(world, &last, baseline, expected).await
 }
 
-/// Random numbers of a seed (SplitMix64).
-struct Numbers(u64);
-
-impl Numbers {
-    /// A number below this one.
-    fn below(&mut self, end: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % u64::from(end.max(1))) as u32
-    }
-}
-
 async fn random<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     world: &World<'_, 'a, P, T, E>,
     seed: u64,
     baseline: &Baseline,
 ) -> Result<Findings, Problem> {
-    let mut numbers = Numbers(seed);
+    let mut numbers = Numbers::of(seed);
     let mut expected = Expected::once(baseline);
     let mut stopped = Vec::new();
     for _ in 0..=numbers.below(4) {

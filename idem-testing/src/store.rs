@@ -124,7 +124,6 @@ struct Seen {
 /// A claim that the store granted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grant {
-    pub(crate) id: RecordId,
     pub(crate) lease: Duration,
     pub(crate) retention: Duration,
     pub(crate) on_crash: OnCrash,
@@ -309,7 +308,6 @@ impl Control {
         match outcome {
             ClaimOutcome::Granted(granted) => {
                 lock(&self.0.seen).granted.push(Grant {
-                    id: claim.id,
                     lease: claim.lease,
                     retention: claim.retention,
                     on_crash: granted.on_crash,

@@ -191,7 +191,8 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
         };
         let now = count().saturating_sub(self.base);
         if now > self.shown.replace(now) {
-            self.log.note(format!("an effect happens: {now} in total"));
+            self.log
+                .note(format!("an effect has happened: {now} in total"));
         }
     }
 
@@ -266,8 +267,7 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
         }
         if self.check.place.is_paused() {
             let pause = self.lease() + Duration::from_secs(1);
-            self.pass(pause, ", and a lease that nobody renews ends")
-                .await;
+            self.pass(pause, ", longer than the lease").await;
             return Ok(());
         }
         for record in self.records().await? {

@@ -11,8 +11,8 @@ use idem_runtime::{
     idempotent,
 };
 use idem_testing::{
-    Check, Clock, Place, Provider, ProviderError, Sqlite, TypedMemory, check, check_consumer,
-    check_on,
+    Check, Clock, Fresh, Place, Provider, ProviderError, Sqlite, TypedMemory, check,
+    check_consumer, check_on,
 };
 use serde::{Deserialize, Serialize};
 
@@ -236,6 +236,19 @@ mod rerun {
             tasks.spawn(async move { bank.send(key.as_str(), "charge").await });
             let sent = tasks.join_next().await.ok_or(Fail::Provider)?;
             Ok(sent.map_err(|_| Fail::Provider)??)
+        }
+        let bank = Provider::new("bank");
+        clean(check(async |idem| charge(&idem, &bank, "order-1").await).provider(&bank));
+    }
+
+    #[test]
+    fn a_task_whose_effect_is_recognised() {
+        #[idempotent(key = key, ttl = "24h", name = "r.spawned", store = idem, attempt = attempt, skip(bank))]
+        async fn charge(idem: &Idem, bank: &Provider, key: &str) -> Result<u64, Fail> {
+            let (bank, key) = (bank.clone(), attempt.downstream_key("bank"));
+            let sent =
+                tokio::task::spawn_blocking(move || bank.record(Some(key.as_str()), "charge"));
+            Ok(sent.await.map_err(|_| Fail::Provider)??)
         }
         let bank = Provider::new("bank");
         clean(check(async |idem| charge(&idem, &bank, "order-1").await).provider(&bank));
@@ -605,6 +618,26 @@ mod transactional {
             .other_call(async |idem| place(&idem, "order-2", 500).await);
         checked.assert_exactly_once();
         clean(checked);
+    }
+
+    #[test]
+    fn an_insert_on_a_store_of_ones_own() {
+        #[idempotent(key = order, ttl = "24h", name = "r.own", store = idem, tx = tx)]
+        async fn place(idem: &Idem<SqliteStore>, order: &str) -> Result<u64, Fail> {
+            let insert = sqlx::query("INSERT INTO orders VALUES (?)").bind(order);
+            Ok(insert.execute(&mut *tx).await?.rows_affected())
+        }
+        let database = Fresh::new(async || {
+            let store = SqliteStore::in_memory().await?;
+            let create = sqlx::raw_sql("CREATE TABLE orders (id TEXT)");
+            create.execute(store.pool()).await?;
+            Ok(store)
+        });
+        let database = database.effects(async |store: &SqliteStore| {
+            let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM orders");
+            Ok(count.fetch_one(store.pool()).await?.unsigned_abs())
+        });
+        check_on(database, async |idem| place(&idem, "order-1").await).assert_exactly_once();
     }
 
     #[test]

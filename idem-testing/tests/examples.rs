@@ -1,0 +1,147 @@
+//! The functions of the repository's examples and patterns. A function of another program is reached through its file
+//! where that is a module, and is repeated here otherwise.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use idem_runtime::{Error, Fingerprint, Idem, Reconciled, idempotent};
+use idem_testing::{Finding, Provider, ProviderError, Sqlite, check, check_on};
+use serde::{Deserialize, Serialize};
+
+#[path = "../../examples/src/bin/payments/service.rs"]
+#[expect(dead_code, reason = "the story of the example uses the rest")]
+mod payments;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+#[test]
+fn the_payments_write_each_payment_once_into_the_ledger() {
+    let database = || Sqlite::new(payments::TABLES);
+    let charge = |cents| payments::Charge {
+        card: "visa".to_owned(),
+        cents,
+        trace_id: 7,
+    };
+    for counted in ["ledger", "processor_payments"] {
+        let database = database().effects(&format!("SELECT count(*) FROM {counted}"));
+        check_on(database, async |idem| {
+            let shop = payments::Payments::on(idem, DAY);
+            shop.charge("tenant", "order-1", charge(500)).await
+        })
+        .other_request(async |idem| {
+            let shop = payments::Payments::on(idem, DAY);
+            shop.charge("tenant", "order-1", charge(900)).await
+        })
+        .other_call(async |idem| {
+            let shop = payments::Payments::on(idem, DAY);
+            shop.charge("another tenant", "order-1", charge(500)).await
+        })
+        .assert_at_least_once_with_downstream_key();
+    }
+}
+
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+enum Fail {
+    #[error("the warehouse is closed")]
+    Closed,
+    #[error("no answer")]
+    NoAnswer,
+    #[error(transparent)]
+    #[serde(skip)]
+    Idempotency(#[from] Error),
+}
+
+impl From<ProviderError> for Fail {
+    fn from(_: ProviderError) -> Self {
+        Self::NoAnswer
+    }
+}
+
+/// `webhook`: at most once, and at least once after a question.
+mod webhook {
+    use super::*;
+
+    #[idempotent(key = event, ttl = "30d", name = "orders.ship", store = idem, skip(warehouse),
+                 on_crash = refuse, retry_err = Fail::Closed)]
+    async fn ship(idem: &Idem, warehouse: &Provider, event: &str, order: u64) -> Result<u64, Fail> {
+        Ok(warehouse
+            .send_without_key(format!("parcel for {order}"))
+            .await?)
+    }
+
+    #[idempotent(key = event, ttl = "30d", name = "orders.ship_or_look", store = idem, skip(warehouse),
+                 on_crash = reconcile(look_up(warehouse, order)), retry_err = Fail::Closed)]
+    async fn ship_or_look(
+        idem: &Idem,
+        warehouse: &Provider,
+        event: &str,
+        order: u64,
+    ) -> Result<u64, Fail> {
+        Ok(warehouse
+            .send_without_key(format!("parcel for {order}"))
+            .await?)
+    }
+
+    async fn look_up(warehouse: &Provider, order: u64) -> Result<Reconciled<u64>, Fail> {
+        let parcel = warehouse.find(&format!("parcel for {order}"));
+        Ok(parcel.map_or(Reconciled::NotDone, Reconciled::Done))
+    }
+
+    #[test]
+    fn a_parcel_is_sent_at_most_once() {
+        let warehouse = Provider::without_keys("warehouse");
+        check(async |idem| ship(&idem, &warehouse, "event-1", 1001).await)
+            .other_request(async |idem| ship(&idem, &warehouse, "event-1", 1002).await)
+            .provider(&warehouse)
+            .assert_at_most_once();
+    }
+
+    #[test]
+    fn a_question_does_not_help_an_owner_that_resumes() {
+        let warehouse = Provider::without_keys("warehouse");
+        let report = check(async |idem| ship_or_look(&idem, &warehouse, "event-1", 1001).await)
+            .provider(&warehouse)
+            .report();
+        let found: Vec<_> = report.findings.iter().map(|it| it.finding).collect();
+        assert_eq!(found, [Finding::EffectAfterLeaseLost], "{report}");
+    }
+}
+
+/// `nightly_mail`: its mail server takes no key, and the mode is `rerun`.
+mod nightly_mail {
+    use super::*;
+
+    #[derive(Clone, Fingerprint)]
+    struct Reminder {
+        to: &'static str,
+        invoice: u64,
+    }
+
+    #[idempotent(key = fingerprint, ttl = "20h", wait = "1m", name = "reminders.send", store = idem, skip(outbox))]
+    async fn send(
+        idem: &Idem,
+        outbox: &Mutex<Vec<Reminder>>,
+        reminder: &Reminder,
+    ) -> Result<(), Error> {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        outbox.lock().unwrap().push(reminder.clone());
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_that_dies_after_a_mail_sends_it_again() {
+        let outbox = Mutex::new(Vec::new());
+        let reminder = Reminder {
+            to: "ann@shop.example",
+            invoice: 1,
+        };
+        let report = check(async |idem| send(&idem, &outbox, &reminder).await)
+            .effects(|| outbox.lock().unwrap().len() as u64)
+            .report();
+        let found: Vec<_> = report.findings.iter().map(|it| it.finding).collect();
+        let twice = [Finding::EffectTwice, Finding::EffectAfterLeaseLost];
+        assert_eq!(found, twice, "{report}");
+        assert_eq!(outbox.lock().unwrap()[0].to, reminder.to);
+        assert_eq!(outbox.lock().unwrap()[0].invoice, reminder.invoice);
+    }
+}
