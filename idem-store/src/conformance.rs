@@ -23,6 +23,15 @@
 //! }
 //! ```
 //!
+//! # Tolerances
+//!
+//! - Durations by the store's clock may be shorter by 0.1 % and 1 ms than by that of the caller, because the rates of two
+//!   clocks differ. They may be longer by the store's [time uncertainty](Store::time_uncertainty).
+//! - Times of two reads may differ by 1 s and the time uncertainty, because a store may have several clocks.
+//! - An event that must happen has 20 s, and a case has 60 s.
+//! - A retryable error of a call that recognises its repetitions is repeated, up to 20 times with growing pauses of up to
+//!   200 ms. Any other retryable error makes the case inconclusive.
+//!
 //! A test runner that lists each case separately iterates over [`cases`] and calls [`Case::run`].
 
 use std::fmt;
@@ -115,8 +124,9 @@ impl Case {
     /// Runs the case on a store. Needs a tokio runtime with timers.
     ///
     /// # Errors
-    /// [`Violation`] if the store breaks the rule, returns an error, or takes longer than a minute; and if the case
-    /// [does not apply](Self::applies_to) to the store.
+    /// [`Violation`] if the store breaks the rule or returns an error, and if the case [does not apply](Self::applies_to)
+    /// to the store. The violation is [inconclusive](Violation::inconclusive) if the case could not decide: it took longer
+    /// than a minute, or the store went on returning retryable errors.
     ///
     /// # Cancel safety
     /// If the future is dropped, its records remain in the store. They do not affect other cases.
@@ -125,16 +135,18 @@ impl Case {
         let seen = match outcome {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(seen)) => seen,
-            Err(_) => format!("it had not come to an end after {CASE_LIMIT:?}"),
+            Err(_) => kit::undecided(&format!("it had not come to an end after {CASE_LIMIT:?}")),
         };
-        Err(self.violation(seen))
+        Err(self.violation(&seen))
     }
 
-    fn violation(&self, seen: String) -> Violation {
+    fn violation(&self, seen: &str) -> Violation {
+        let undecided = kit::is_undecided(seen);
         Violation {
             case: self.name,
             rule: self.rule,
-            seen,
+            seen: undecided.unwrap_or(seen).to_owned(),
+            inconclusive: undecided.is_some(),
         }
     }
 }
@@ -146,8 +158,7 @@ impl fmt::Debug for Case {
 }
 
 /// Violation of a rule by a store.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{case}: {rule}; seen: {seen}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// Name of the case.
     pub case: &'static str,
@@ -155,7 +166,24 @@ pub struct Violation {
     pub rule: &'static str,
     /// Observed behaviour of the store.
     pub seen: String,
+    /// True if the case could not decide whether the store keeps the rule: the store or the machine was too slow, or
+    /// retryable errors did not end.
+    pub inconclusive: bool,
 }
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            case, rule, seen, ..
+        } = self;
+        match self.inconclusive {
+            false => write!(f, "{case}: {rule}; seen: {seen}"),
+            true => write!(f, "{case} is inconclusive: {rule}; seen: {seen}"),
+        }
+    }
+}
+
+impl std::error::Error for Violation {}
 
 /// Result of the suite on a store that breaks no rule.
 #[derive(Debug, Clone)]
@@ -192,13 +220,19 @@ pub struct Failed {
     pub passed: usize,
     /// Violations that were found.
     pub violations: Vec<Violation>,
+    /// Cases that could not decide, not even when they were repeated alone.
+    pub inconclusive: Vec<Violation>,
 }
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let total = self.passed + self.violations.len();
-        write!(f, "{} of {total} cases failed", self.violations.len())?;
-        for violation in &self.violations {
+        let (failed, open) = (self.violations.len(), self.inconclusive.len());
+        let total = self.passed + failed + open;
+        write!(f, "{failed} of {total} cases failed")?;
+        if open > 0 {
+            write!(f, ", {open} were inconclusive")?;
+        }
+        for violation in self.violations.iter().chain(&self.inconclusive) {
             write!(f, "\n  {violation}")?;
         }
         Ok(())
@@ -213,16 +247,28 @@ impl fmt::Debug for Failed {
 
 impl std::error::Error for Failed {}
 
-/// Runs all cases that apply to the store, some of them concurrently. Returns how many passed and which do not apply.
-/// Needs a tokio runtime with timers. A panic inside the store fails the case in which it happens.
+/// Runs all cases that apply to the store, eight of them concurrently. See [`run_all_with`].
 ///
 /// # Errors
-/// [`Failed`] with each rule that the store breaks.
+/// [`Failed`] with each rule that the store breaks, and with each case that could not decide.
 ///
 /// # Cancel safety
 /// As for [`Case::run`].
 pub async fn run_all(store: Arc<dyn Store>) -> Result<Report, Failed> {
-    let turns = Arc::new(Semaphore::new(CONCURRENT_CASES));
+    run_all_with(store, CONCURRENT_CASES).await
+}
+
+/// Runs all cases that apply to the store, up to this many of them concurrently (at least one). A case that could not
+/// decide is repeated alone after the others, twice at most. Returns how many passed and which do not apply.
+/// Needs a tokio runtime with timers. A panic inside the store fails the case in which it happens.
+///
+/// # Errors
+/// [`Failed`] with each rule that the store breaks, and with each case that could not decide.
+///
+/// # Cancel safety
+/// As for [`Case::run`].
+pub async fn run_all_with(store: Arc<dyn Store>, concurrency: usize) -> Result<Report, Failed> {
+    let turns = Arc::new(Semaphore::new(concurrency.max(1)));
     let mut running = JoinSet::new();
     let mut cases_of = std::collections::HashMap::new();
     let (applicable, inapplicable): (Vec<&'static Case>, Vec<_>) =
@@ -238,19 +284,33 @@ pub async fn run_all(store: Arc<dyn Store>) -> Result<Report, Failed> {
     let mut failed = Failed {
         passed: 0,
         violations: Vec::new(),
+        inconclusive: Vec::new(),
     };
+    let mut again: Vec<&'static Case> = Vec::new();
     while let Some(done) = running.join_next().await {
         match done {
             Ok(Ok(())) => failed.passed += 1,
+            Ok(Err(violation)) if violation.inconclusive => again.extend(case(violation.case)),
             Ok(Err(violation)) => failed.violations.push(violation),
             Err(panicked) => failed.violations.extend(
                 cases_of
                     .get(&panicked.id())
-                    .map(|case| case.violation(format!("it panicked: {panicked}"))),
+                    .map(|case| case.violation(&format!("it panicked: {panicked}"))),
             ),
         }
     }
-    if failed.violations.is_empty() {
+    for case in again {
+        let mut outcome = case.run(Arc::clone(&store)).await;
+        if outcome.as_ref().is_err_and(|it| it.inconclusive) {
+            outcome = case.run(Arc::clone(&store)).await;
+        }
+        match outcome {
+            Ok(()) => failed.passed += 1,
+            Err(violation) if violation.inconclusive => failed.inconclusive.push(violation),
+            Err(violation) => failed.violations.push(violation),
+        }
+    }
+    if failed.violations.is_empty() && failed.inconclusive.is_empty() {
         return Ok(Report {
             passed: failed.passed,
             inapplicable,
@@ -327,6 +387,7 @@ const CASES: &[Case] = table! {
         interruption_is_repeatable: "interrupting keeps claim id and fencing token, and answers done again",
     }
     takeover {
+        lease_is_not_cut_short: "no takeover is granted before a lease is over, counted by its owner's clock from sending the claim or the renewal",
         takeover_needs_a_lapsed_lease: "a record whose lease runs is not taken over, and nothing is written",
         takeover_begins_the_next_attempt: "a takeover gives new claim id and fencing token, attempt + 1, lease and retention of the claim; on_crash and the time of the first claim stay",
         takeover_is_won_once: "of takeovers of one observation at the same moment exactly one is granted",
@@ -361,6 +422,7 @@ const CASES: &[Case] = table! {
         purge_looks_at_the_lease_again: "purging spares a record whose lease was renewed since its claim",
         purge_against_renew: "of a purge and a renewal at the same moment one comes first: a renewal that was acknowledged keeps the record",
         purge_counts_retention_from_the_outcome: "retention begins with the outcome, however long the body ran",
+        retention_is_not_cut_short: "an ended or released record is there until its retention is over, counted by its owner's clock from sending the outcome",
         purge_interrupts_what_is_unknown: "purging marks INTERRUPTED, and never removes, runs under refuse and reconcile silent for longer than lease and retention",
         purge_finds_what_was_resolved_late: "a record that was INTERRUPTED and ended later is purged when its retention is over",
         purge_as_of_an_earlier_time: "a purge as of an earlier time changes nothing that is due only since then, and one as of the store's time removes what has expired",

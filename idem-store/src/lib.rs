@@ -4,10 +4,11 @@
 //! store needs and nothing else: keys, records, errors, the traits, and the cases that every store must pass. It depends
 //! on no database driver and no HTTP library. A release of such a library is therefore no breaking release for a store.
 //!
-//! Programs that make calls idempotent depend on `idem-runtime`, which re-exports everything here under the same paths.
+//! Programs that make calls idempotent depend on `idem-runtime`, which re-exports the contract under the same paths.
 //!
 //! - [`Store`]: the contract. [`store::StepStore`], [`store::RecoveryStore`], [`store::AttemptStore`] and
 //!   [`store::TransactionalStore`] are optional.
+//! - [`clock`]: the time of a store that cannot read its clock exactly.
 //! - [Writing a store](https://github.com/idem-rs/idem/blob/main/docs/writing-a-store.md): answers to the questions that
 //!   the contract leaves to an author.
 //! - `conformance` (feature of that name): the cases that every store must pass, and a store that injects faults.
@@ -19,6 +20,7 @@
 //! | `uuid` | a `uuid::Uuid` can be a key and a scope | |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod error;

@@ -148,7 +148,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError>;
 
     /// Time of the store's clock: that of the server, for a store with a server. A store with several clocks returns the
-    /// earliest of those that it can read.
+    /// earliest of those that it can read, and a store with an uncertain clock the earliest time that it may show.
     async fn now(&self) -> Result<Timestamp, StoreError>;
 
     /// Checks up to `limit` records that are due. Deletes those that are [expired](Record::is_expired). Marks
@@ -176,6 +176,19 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// a replay then waits for nobody. The record is as old as one that a claim would be answered with.
     async fn cached(&self, _id: &RecordId) -> Option<Record> {
         None
+    }
+
+    /// Returns true if the backend deletes expired records without a [purge](Self::purge). A purge may then find none, and
+    /// has only abandoned records under `refuse` and `reconcile` to mark. The default is false.
+    fn expires_by_itself(&self) -> bool {
+        false
+    }
+
+    /// Largest difference between the earliest and the latest time that the store's clock may have shown when a transition
+    /// read it. Leases and retentions may last longer than they were asked for by this much, and never shorter. The default
+    /// is zero: the store reads its clock exactly. See [`clock`](crate::clock).
+    fn time_uncertainty(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Returns this store as a store of attempts, if it keeps their history.
@@ -500,6 +513,14 @@ macro_rules! by_pointer {
 
             async fn cached(&self, id: &RecordId) -> Option<Record> {
                 (**self).cached(id).await
+            }
+
+            fn expires_by_itself(&self) -> bool {
+                (**self).expires_by_itself()
+            }
+
+            fn time_uncertainty(&self) -> Duration {
+                (**self).time_uncertainty()
             }
 
             fn attempts(&self) -> Option<&dyn AttemptStore> {

@@ -470,6 +470,14 @@ impl Store for TestStore {
         self.inner.cached(id).await
     }
 
+    fn expires_by_itself(&self) -> bool {
+        self.inner.expires_by_itself()
+    }
+
+    fn time_uncertainty(&self) -> Duration {
+        self.inner.time_uncertainty()
+    }
+
     fn claim_concurrency(&self) -> usize {
         self.inner.claim_concurrency()
     }

@@ -65,6 +65,7 @@ pub(crate) enum Bug {
     PurgeIsUnbounded,
     PurgeTrustsItsClock,
     TimeIsInMilliseconds,
+    TimeIsInSeconds,
     PurgeTakesReleased,
     ListMatchesPrefix,
     ListIgnoresState,

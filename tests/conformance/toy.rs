@@ -69,6 +69,17 @@ impl ToyStore {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn clock(&self) -> Timestamp {
+        let now: Timestamp = SystemTime::now().into();
+        match self.bug {
+            // The `Date` of an HTTP response, taken for the time.
+            Some(Bug::TimeIsInSeconds) => {
+                Timestamp::from_micros(now.as_micros() / 1_000_000 * 1_000_000)
+            }
+            _ => now,
+        }
+    }
+
     fn expired(&self, record: &Record) -> bool {
         let unknown = record.state == State::Running && record.on_crash != OnCrash::Rerun;
         if self.has(Bug::UnknownExpires) && unknown {
@@ -82,7 +93,7 @@ impl ToyStore {
     /// The record as it is now; `None` if it has expired.
     fn live<'a>(&self, inner: &'a mut Inner, id: &RecordId) -> Option<&'a mut Record> {
         let record = inner.records.get_mut(&self.id(id))?;
-        record.read_at = SystemTime::now().into();
+        record.read_at = self.clock();
         (!self.expired(record)).then_some(record)
     }
 
@@ -122,7 +133,7 @@ impl ToyStore {
     }
 
     fn begin(&self, inner: &mut Inner, claim: &ClaimRequest) -> ClaimOutcome {
-        let now: Timestamp = SystemTime::now().into();
+        let now = self.clock();
         let previous = inner
             .records
             .get(&self.id(&claim.id))

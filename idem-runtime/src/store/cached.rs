@@ -470,6 +470,14 @@ impl<S: Store> Store for Cached<S> {
         }
     }
 
+    fn expires_by_itself(&self) -> bool {
+        self.store.expires_by_itself()
+    }
+
+    fn time_uncertainty(&self) -> Duration {
+        self.store.time_uncertainty()
+    }
+
     fn attempts(&self) -> Option<&dyn AttemptStore> {
         self.store.attempts()
     }

@@ -344,6 +344,14 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
         self.old.answers_at_once() && self.new.answers_at_once()
     }
 
+    fn expires_by_itself(&self) -> bool {
+        self.old.expires_by_itself() || self.new.expires_by_itself()
+    }
+
+    fn time_uncertainty(&self) -> Duration {
+        self.old.time_uncertainty().max(self.new.time_uncertainty())
+    }
+
     fn claim_concurrency(&self) -> usize {
         self.old
             .claim_concurrency()

@@ -39,7 +39,7 @@ async fn attempts(store: &Subject, id: &RecordId) -> Result<Attempts, String> {
         ensure!(
             earliest <= attempt.began_at
                 && attempt.began_at <= ended_at
-                && ended_at <= read.record.read_at,
+                && ended_at <= read.record.read_at.after(store.slack()),
             "times are out of order: {read:?}"
         );
         earliest = ended_at;

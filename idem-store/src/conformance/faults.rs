@@ -336,6 +336,14 @@ impl<S: Store> Store for FaultStore<S> {
         false
     }
 
+    fn expires_by_itself(&self) -> bool {
+        self.inner.store.expires_by_itself()
+    }
+
+    fn time_uncertainty(&self) -> Duration {
+        self.inner.store.time_uncertainty()
+    }
+
     fn claim_concurrency(&self) -> usize {
         self.inner().claim_concurrency()
     }

@@ -20,7 +20,7 @@ pub(super) async fn renew_begins_the_lease_anew(store: Subject) -> CaseResult {
     let after = store.record(&claim.id).await?;
     ensure!(
         after.lease_until >= before.read_at.after(LONG)
-            && after.lease_until <= after.read_at.after(LONG),
+            && after.lease_until <= after.read_at.after(LONG).after(store.slack()),
         "the lease of {LONG:?} runs until {:?}, read at {:?}",
         after.lease_until,
         after.read_at
@@ -136,7 +136,7 @@ pub(super) async fn completion_keeps_its_outcome(store: Subject) -> CaseResult {
         ensure!(
             after
                 .ended_at
-                .is_some_and(|at| before.read_at <= at && at <= after.read_at),
+                .is_some_and(|at| before.read_at <= at && at <= after.read_at.after(store.slack())),
             "ended at {:?}, between {:?} and {:?}",
             after.ended_at,
             before.read_at,

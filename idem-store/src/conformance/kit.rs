@@ -8,7 +8,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::StoreError;
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::random;
 use crate::record::{
@@ -29,8 +29,12 @@ pub(super) const LONG: Duration = Duration::from_secs(3600);
 pub(super) const SHORT: Duration = Duration::from_millis(20);
 /// Longest wait of a case for an event that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Largest number of tries of a purge.
-const PURGES: u32 = 20;
+/// Largest number of tries of a call that may be repeated.
+const TRIES: u32 = 20;
+/// Longest pause before such a call is repeated.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// Begin of a finding that proves nothing.
+const UNDECIDED: &str = "undecided: ";
 
 macro_rules! ensure {
     ($holds:expr, $($seen:tt)+) => {
@@ -41,7 +45,37 @@ macro_rules! ensure {
 }
 pub(super) use ensure;
 
-/// Store under test. Each method converts an error into a finding.
+/// Creates the finding that a case could not decide.
+pub(super) fn undecided(why: &str) -> String {
+    format!("{UNDECIDED}{why}")
+}
+
+/// Separates the findings that [`undecided`] has created from violations.
+pub(super) fn is_undecided(seen: &str) -> Option<&str> {
+    seen.strip_prefix(UNDECIDED)
+}
+
+/// Makes a call that recognises its repetitions, and repeats it after retryable errors, as the engine does.
+pub(super) async fn retrying<T, F>(call: &'static str, make: impl Fn() -> F) -> Result<T, String>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let mut pause = Duration::from_millis(5);
+    let mut tries = 1;
+    loop {
+        match make().await {
+            Err(error) if error.is_retryable() && tries < TRIES => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                tries += 1;
+            }
+            answer => return answer.map_err(failed(call)),
+        }
+    }
+}
+
+/// Store under test. Each method converts an error into a finding. A call that recognises its repetition is repeated
+/// after a retryable error.
 #[derive(Clone)]
 pub(super) struct Subject {
     store: Arc<dyn Store>,
@@ -56,8 +90,13 @@ impl Subject {
         Arc::clone(&self.store)
     }
 
+    /// Time by which a lease or a retention may last longer than it was asked for, because the store's clock is uncertain.
+    pub(super) fn slack(&self) -> Duration {
+        self.store.time_uncertainty()
+    }
+
     pub(super) async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, String> {
-        self.store.claim(claim).await.map_err(failed("claim"))
+        retrying("claim", || self.store.claim(claim)).await
     }
 
     /// Makes a claim that must be granted. A short one may be over before a slow store reads the record for its answer,
@@ -93,8 +132,7 @@ impl Subject {
         observed: &Observation,
         claim: &ClaimRequest,
     ) -> Result<ClaimOutcome, String> {
-        let answer = self.store.take_over(observed, claim).await;
-        answer.map_err(failed("take_over"))
+        retrying("take_over", || self.store.take_over(observed, claim)).await
     }
 
     /// Makes a takeover that must be granted.
@@ -135,8 +173,7 @@ impl Subject {
         owner: &Owner,
         lease: Duration,
     ) -> Result<FencedWrite, String> {
-        let answer = self.store.renew(owner, lease).await;
-        answer.map_err(failed("renew"))
+        retrying("renew", || self.store.renew(owner, lease)).await
     }
 
     pub(super) async fn complete(
@@ -144,8 +181,7 @@ impl Subject {
         owner: &Owner,
         outcome: &Outcome,
     ) -> Result<FencedWrite, String> {
-        let answer = self.store.complete(owner, outcome).await;
-        answer.map_err(failed("complete"))
+        retrying("complete", || self.store.complete(owner, outcome)).await
     }
 
     pub(super) async fn release(&self, owner: &Owner) -> Result<FencedWrite, String> {
@@ -154,8 +190,7 @@ impl Subject {
     }
 
     pub(super) async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, String> {
-        let answer = self.store.interrupt(owner).await;
-        answer.map_err(failed("interrupt"))
+        retrying("interrupt", || self.store.interrupt(owner)).await
     }
 
     pub(super) async fn resolve(
@@ -168,29 +203,20 @@ impl Subject {
     }
 
     pub(super) async fn get(&self, id: &RecordId) -> Result<Option<Record>, String> {
-        self.store.get(id).await.map_err(failed("get"))
+        retrying("get", || self.store.get(id)).await
     }
 
     pub(super) async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, String> {
-        let answer = self.store.list(filter, page).await;
-        answer.map_err(failed("list"))
+        retrying("list", || self.store.list(filter, page)).await
     }
 
     pub(super) async fn now(&self) -> Result<Timestamp, String> {
-        self.store.now().await.map_err(failed("now"))
+        retrying("now", || self.store.now()).await
     }
 
     pub(super) async fn purge_as_of(&self, limit: u32, as_of: Timestamp) -> Result<Purged, String> {
         // As a purger does, it tries again when others hold the locks of a purge.
-        let mut tries = 1;
-        loop {
-            match self.store.purge(limit, as_of).await {
-                Err(error) if error.kind() == StoreErrorKind::Conflict && tries < PURGES => {
-                    tries += 1;
-                }
-                purged => return purged.map_err(failed("purge")),
-            }
-        }
+        retrying("purge", || self.store.purge(limit, as_of)).await
     }
 
     pub(super) async fn purge(&self, limit: u32) -> Result<Purged, String> {
@@ -337,9 +363,15 @@ impl Silent {
 }
 
 pub(super) fn failed(call: &'static str) -> impl FnOnce(StoreError) -> String {
-    move |error| match std::error::Error::source(&error) {
-        None => format!("{call} failed: {error}"),
-        Some(source) => format!("{call} failed: {error}: {source}"),
+    move |error| {
+        let seen = match std::error::Error::source(&error) {
+            None => format!("{call} failed: {error}"),
+            Some(source) => format!("{call} failed: {error}: {source}"),
+        };
+        match error.is_retryable() {
+            true => undecided(&seen),
+            false => seen,
+        }
     }
 }
 
@@ -358,6 +390,12 @@ pub(super) fn owned_by(claim: &ClaimRequest, granted: &Granted) -> Owner {
         claim_id: claim.claim_id,
         fencing_token: granted.fencing_token,
     }
+}
+
+/// The shortest time, by the clock of a caller, that a duration by the store's clock may last: the rates of two clocks
+/// differ.
+pub(super) fn shortened(duration: Duration) -> Duration {
+    duration - duration / 1000 - Duration::from_millis(1)
 }
 
 /// Creates a claim of a new record that no other case claims.

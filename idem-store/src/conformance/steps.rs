@@ -22,8 +22,7 @@ async fn save(
 ) -> Result<FencedWrite, String> {
     let store = store.store();
     let steps = store.steps().ok_or("the store keeps no steps")?;
-    let answer = steps.save_step(owner, name, payload).await;
-    answer.map_err(failed("save_step"))
+    retrying("save_step", || steps.save_step(owner, name, payload)).await
 }
 
 /// Saves a step, which must be accepted.
@@ -39,8 +38,8 @@ async fn saved(store: &Subject, owner: &Owner, name: &str, payload: &Payload) ->
 async fn read(store: &Subject, owner: &Owner) -> Result<Option<Steps>, String> {
     let store = store.store();
     let steps = store.steps().ok_or("the store keeps no steps")?;
-    let read = steps.saved_steps(owner).await;
-    let Some(read) = read.map_err(failed("saved_steps"))? else {
+    let read = retrying("saved_steps", || steps.saved_steps(owner)).await?;
+    let Some(read) = read else {
         return Ok(None);
     };
     let count = read.len();

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::kit::*;
 use crate::record::{Observation, OnCrash, State};
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved};
@@ -11,6 +13,47 @@ pub(super) async fn takeover_needs_a_lapsed_lease(store: Subject) -> CaseResult 
     store.own(&claim).await?;
     let observed = store.record(&claim.id).await?.observation();
     store.not_taken(&observed, &other(&claim)).await?;
+    Ok(())
+}
+
+/// Counts by the clock of the callers, whose bodies a short lease would let run twice. The rounds begin at other moments of
+/// a second, so that a clock in whole seconds ends some of the leases early.
+pub(super) async fn lease_is_not_cut_short(store: Subject) -> CaseResult {
+    const LEASE: Duration = Duration::from_millis(700);
+    concurrently(4, |round| {
+        let store = store.clone();
+        async move {
+            tokio::time::sleep(Duration::from_millis(250) * round as u32).await;
+            let is_renewed = round % 2 == 1;
+            let claim = ClaimRequest {
+                lease: if is_renewed { LONG } else { LEASE },
+                ..fresh()
+            };
+            let mut sent = Instant::now();
+            let owner = store.own(&claim).await?;
+            if is_renewed {
+                sent = Instant::now();
+                let renewed = store.renew(&owner, LEASE).await?;
+                ensure!(renewed == FencedWrite::Applied, "the renewal was refused");
+            }
+            let successor = other(&claim);
+            let mut patience = Patience::new("the lease never ran out");
+            loop {
+                let observed = store.record(&claim.id).await?.observation();
+                let answer = store.take_over(&observed, &successor).await?;
+                let lasted = sent.elapsed();
+                if let ClaimOutcome::Granted(_) = answer {
+                    ensure!(
+                        lasted >= shortened(LEASE),
+                        "a lease of {LEASE:?} was taken over {lasted:?} after it was asked for"
+                    );
+                    return Ok(());
+                }
+                patience.wait().await?;
+            }
+        }
+    })
+    .await?;
     Ok(())
 }
 

@@ -269,7 +269,8 @@ impl AttemptLog {
                 self.push(after.attempt.saturating_sub(1).max(1), after, end);
             }
             self.owner = owner.cloned();
-            self.began_at = Some(after.read_at);
+            // Another process may have read a later time for the first claim.
+            self.began_at = Some(after.read_at.max(after.first_claimed_at));
         } else if was_open && let Some(end) = AttemptEnd::of_outcome(after.state, !same_owner) {
             // The record itself tells of a completion by its owner.
             if !same_owner || end == AttemptEnd::Released {
@@ -298,7 +299,8 @@ impl AttemptLog {
         let has_room = self.history.len() < Self::MAX_BYTES_FOR_REPLAYS;
         let is_noted = record.state.is_ended() && has_room;
         if is_noted {
-            let (attempt, now) = (record.attempt, record.read_at.as_micros());
+            let now = record.read_at.max(record.first_claimed_at).as_micros();
+            let attempt = record.attempt;
             let by = by.map_or("", OwnerLabel::as_str);
             let line = format!("{attempt} {now} {now} {REPLAYED} {by}\n");
             self.history.push_str(&line);

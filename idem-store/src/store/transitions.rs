@@ -8,18 +8,59 @@
 //! 3. applies the transition to the record,
 //! 4. writes the record, if the entry has not changed since it was read. Otherwise it begins again.
 //!
+//! A store that reads its clock exactly passes the record. `idem_store::cas` does all of this for backends
+//! with revisions.
+//!
+//! # Clocks that are not exact
+//!
+//! A store that knows its time only as an interval ([`Now`]) sets [`Record::read_at`] to the *earliest* now, and passes
+//! the record with the latest one ([`At::new`]). A lease has lapsed and a record has expired only if the earliest now is past
+//! the end. Leases, retention and fencing tokens begin at the latest now. So neither a lease nor a retention is ever shorter
+//! than it was asked for. No transition depends on the proof that a lease is still valid: while that is uncertain, the lease
+//! counts as valid. See [`clock`](crate::clock).
+//!
 //! A transition that the contract of [`Store`](crate::Store#contract) forbids changes nothing, and its result says so.
 
 use std::time::Duration;
 
+use crate::clock::Now;
 use crate::record::{FencingToken, Observation, OnCrash, Outcome, Owner, Record, State, Timestamp};
 use crate::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged, Resolution, Resolved,
 };
 
+/// A record at a time: [`Record::read_at`] is the earliest now, and this adds the latest one.
+#[derive(Debug)]
+pub struct At<'a> {
+    record: &'a mut Record,
+    latest: Timestamp,
+}
+
+impl<'a> At<'a> {
+    /// A record that was read at the earliest now of this interval, which sets its [`Record::read_at`].
+    pub fn new(record: &'a mut Record, now: Now) -> Self {
+        record.read_at = now.earliest;
+        Self {
+            record,
+            latest: now.latest,
+        }
+    }
+}
+
+/// A record at the time at which it was read, by a clock that the store reads exactly.
+impl<'a> From<&'a mut Record> for At<'a> {
+    fn from(record: &'a mut Record) -> Self {
+        Self {
+            latest: record.read_at,
+            record,
+        }
+    }
+}
+
 /// Creates the record of a first claim. `previous` is the highest fencing token that the key may have had: that of the
 /// expired record in its place, or the highest of all deleted records.
-pub fn begin(claim: &ClaimRequest, previous: Option<FencingToken>, now: Timestamp) -> Record {
+pub fn begin(claim: &ClaimRequest, previous: Option<FencingToken>, now: impl Into<Now>) -> Record {
+    let Now { earliest, latest } = now.into();
     Record {
         id: claim.id,
         identity: claim.identity.clone(),
@@ -27,82 +68,92 @@ pub fn begin(claim: &ClaimRequest, previous: Option<FencingToken>, now: Timestam
         state: State::Running,
         payload: None,
         claim_id: Some(claim.claim_id),
-        fencing_token: FencingToken::next(previous, now),
+        fencing_token: FencingToken::next(previous, latest),
         attempt: 1,
-        lease_until: now.after(claim.lease),
+        lease_until: latest.after(claim.lease),
         retention: claim.retention,
         on_crash: claim.on_crash,
-        first_claimed_at: now,
+        first_claimed_at: earliest,
         ended_at: None,
-        read_at: now,
+        read_at: earliest,
     }
 }
 
 /// Claims an existing record, as [`Store::claim`](crate::Store::claim) does: if the record
 /// [allows it](ClaimRequest::may_claim).
-pub fn claim(record: &mut Record, claim: &ClaimRequest) -> ClaimOutcome {
-    match claim.may_claim(record) {
-        true => grant(record, claim),
-        false => ClaimOutcome::Existing(Box::new(record.clone())),
+pub fn claim<'a>(record: impl Into<At<'a>>, claim: &ClaimRequest) -> ClaimOutcome {
+    let at = record.into();
+    match claim.may_claim(at.record) {
+        true => grant(at, claim),
+        false => ClaimOutcome::Existing(Box::new(at.record.clone())),
     }
 }
 
 /// Takes over an existing record, as [`Store::take_over`](crate::Store::take_over) does: if the record
 /// [allows it](ClaimRequest::may_take_over).
-pub fn take_over(
-    record: &mut Record,
+pub fn take_over<'a>(
+    record: impl Into<At<'a>>,
     observed: &Observation,
     claim: &ClaimRequest,
 ) -> ClaimOutcome {
-    match claim.may_take_over(observed, record) {
-        true => grant(record, claim),
-        false => ClaimOutcome::Existing(Box::new(record.clone())),
+    let at = record.into();
+    match claim.may_take_over(observed, at.record) {
+        true => grant(at, claim),
+        false => ClaimOutcome::Existing(Box::new(at.record.clone())),
     }
 }
 
 /// Grants a repeated claim with the same fencing token, and any other claim as the next attempt.
-fn grant(record: &mut Record, claim: &ClaimRequest) -> ClaimOutcome {
+fn grant(At { record, latest }: At<'_>, claim: &ClaimRequest) -> ClaimOutcome {
     if !claim.is_repeated_on(record) {
         record.state = State::Running;
         record.claim_id = Some(claim.claim_id);
-        record.fencing_token = FencingToken::next(Some(record.fencing_token), record.read_at);
+        record.fencing_token = FencingToken::next(Some(record.fencing_token), latest);
         record.attempt = record.attempt.saturating_add(1);
         record.ended_at = None;
     }
     record.retention = claim.retention;
-    record.lease_until = record.read_at.after(claim.lease);
+    record.lease_until = latest.after(claim.lease);
     ClaimOutcome::Granted(Granted::on(record))
 }
 
 /// Renews the lease, as [`Store::renew`](crate::Store::renew) does.
-pub fn renew(record: &mut Record, owner: &Owner, lease: Duration) -> FencedWrite {
-    write(record, owner, |record| {
+pub fn renew<'a>(record: impl Into<At<'a>>, owner: &Owner, lease: Duration) -> FencedWrite {
+    write(record.into(), owner, |record, latest| {
         record.state = State::Running;
-        record.lease_until = record.read_at.after(lease);
+        record.lease_until = latest.after(lease);
     })
 }
 
 /// Ends the record, as [`Store::complete`](crate::Store::complete) does.
-pub fn complete(record: &mut Record, owner: &Owner, outcome: &Outcome) -> FencedWrite {
-    if record.state.is_ended() && owner.owns(record) {
+pub fn complete<'a>(record: impl Into<At<'a>>, owner: &Owner, outcome: &Outcome) -> FencedWrite {
+    let at = record.into();
+    if at.record.state.is_ended() && owner.owns(at.record) {
         return FencedWrite::Applied;
     }
-    write(record, owner, |record| end(record, outcome))
+    write(at, owner, |record, latest| end(record, outcome, latest))
 }
 
 /// Releases the claim, as [`Store::release`](crate::Store::release) does.
-pub fn release(record: &mut Record, owner: &Owner) -> FencedWrite {
-    write(record, owner, give_back)
+pub fn release<'a>(record: impl Into<At<'a>>, owner: &Owner) -> FencedWrite {
+    write(record.into(), owner, give_back)
 }
 
 /// Marks the record INTERRUPTED, as [`Store::interrupt`](crate::Store::interrupt) does.
-pub fn interrupt(record: &mut Record, owner: &Owner) -> FencedWrite {
-    write(record, owner, |record| record.state = State::Interrupted)
+pub fn interrupt<'a>(record: impl Into<At<'a>>, owner: &Owner) -> FencedWrite {
+    write(record.into(), owner, |record, _| {
+        record.state = State::Interrupted;
+    })
 }
 
 /// Resolves the record, as [`Store::resolve`](crate::Store::resolve) does. After [`Resolution::Erase`] the record is
 /// unchanged: if the result is [`Resolved::Done`], the store deletes it.
-pub fn resolve(record: &mut Record, observed: &Observation, resolution: &Resolution) -> Resolved {
+pub fn resolve<'a>(
+    record: impl Into<At<'a>>,
+    observed: &Observation,
+    resolution: &Resolution,
+) -> Resolved {
+    let At { record, latest } = record.into();
     let may = match resolution {
         Resolution::Erase => record.state != State::Running || record.is_lapsed(),
         _ => record.is_unsettled(),
@@ -112,12 +163,12 @@ pub fn resolve(record: &mut Record, observed: &Observation, resolution: &Resolut
     }
     match resolution {
         Resolution::Complete(outcome) => {
-            end(record, outcome);
-            fence_off(record);
+            end(record, outcome, latest);
+            fence_off(record, latest);
         }
         Resolution::Release => {
-            give_back(record);
-            fence_off(record);
+            give_back(record, latest);
+            fence_off(record, latest);
         }
         Resolution::Interrupt => record.state = State::Interrupted,
         Resolution::Erase => {}
@@ -152,7 +203,8 @@ impl Purged {
 
 /// Purges one record, as [`Store::purge`](crate::Store::purge) does. The record may have expired.
 ///
-/// Here the caller sets [`Record::read_at`] to the earlier of the `as_of` of the purge and the time of the store's clock.
+/// Here the caller sets [`Record::read_at`] to the earlier of the `as_of` of the purge and the time of the store's clock,
+/// the earliest one that it may show.
 pub fn purge(record: &mut Record) -> Purge {
     if record.is_expired() {
         return Purge::Expired;
@@ -168,28 +220,32 @@ pub fn purge(record: &mut Record) -> Purge {
 }
 
 /// Applies a write that only the owner may make.
-fn write(record: &mut Record, owner: &Owner, apply: impl FnOnce(&mut Record)) -> FencedWrite {
+fn write(
+    At { record, latest }: At<'_>,
+    owner: &Owner,
+    apply: impl FnOnce(&mut Record, Timestamp),
+) -> FencedWrite {
     if !owner.may_write(record) {
         return FencedWrite::Fenced;
     }
-    apply(record);
+    apply(record, latest);
     FencedWrite::Applied
 }
 
-fn end(record: &mut Record, outcome: &Outcome) {
+fn end(record: &mut Record, outcome: &Outcome, latest: Timestamp) {
     record.state = outcome.state();
     record.payload = outcome.payload().cloned();
-    record.ended_at = Some(record.read_at);
+    record.ended_at = Some(latest);
 }
 
-fn give_back(record: &mut Record) {
+fn give_back(record: &mut Record, latest: Timestamp) {
     record.state = State::Released;
     record.claim_id = None;
-    record.ended_at = Some(record.read_at);
+    record.ended_at = Some(latest);
 }
 
 /// An owner that was only paused must not overwrite what an operator has decided.
-fn fence_off(record: &mut Record) {
+fn fence_off(record: &mut Record, latest: Timestamp) {
     record.claim_id = None;
-    record.fencing_token = FencingToken::next(Some(record.fencing_token), record.read_at);
+    record.fencing_token = FencingToken::next(Some(record.fencing_token), latest);
 }

@@ -27,7 +27,7 @@ impl ToyStore {
             let Some(record) = inner.records.get_mut(&id) else {
                 continue;
             };
-            record.read_at = SystemTime::now().into();
+            record.read_at = self.clock();
             if !self.has(Bug::PurgeTrustsItsClock) {
                 record.read_at = record.read_at.min(as_of);
             }

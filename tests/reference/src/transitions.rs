@@ -70,7 +70,8 @@ impl Transitions {
                 transitions::claim(record, claim)
             }
             Some(Defect::IgnoresFingerprint) => {
-                transitions::claim(record, &of_fingerprint(claim, record))
+                let claim = of_fingerprint(claim, record);
+                transitions::claim(record, &claim)
             }
             _ => transitions::claim(record, claim),
         }
@@ -144,7 +145,8 @@ impl Transitions {
                 record.state = State::Running;
                 record.claim_id = Some(owner.claim_id);
                 record.fencing_token = record.fencing_token.max(owner.fencing_token);
-                return transitions::complete(record, &owner_of(record, &owner), outcome);
+                let owner = owner_of(record, &owner);
+                return transitions::complete(record, &owner, outcome);
             }
         }
         transitions::complete(record, &owner, outcome)
@@ -182,7 +184,7 @@ impl Transitions {
             observed = record.observation();
         }
         let owner = (record.claim_id, record.fencing_token);
-        let resolved = transitions::resolve(record, &observed, resolution);
+        let resolved = transitions::resolve(&mut *record, &observed, resolution);
         if self.is(Defect::ResolutionKeepsOwner) && resolved == Resolved::Done {
             (record.claim_id, record.fencing_token) = owner;
         }

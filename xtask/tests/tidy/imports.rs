@@ -30,7 +30,8 @@ const STORE: Rules = Rules {
         ("structured", &[]),
         ("key", &["error", "random"]),
         ("record", &["error", "key", "random"]),
-        ("store", &["error", "key", "record"]),
+        ("clock", &["record"]),
+        ("store", &["clock", "error", "key", "record"]),
         (
             "conformance",
             &["error", "key", "random", "record", "store"],
@@ -39,6 +40,7 @@ const STORE: Rules = Rules {
     owned: &[
         // A simulation replaces the only source of random numbers.
         ("rand", &["random"]),
+        ("httpdate", &["clock"]),
         ("tokio", &["conformance"]),
         ("uuid", &["key"]),
     ],

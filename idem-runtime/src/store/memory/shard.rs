@@ -224,7 +224,7 @@ impl Shard {
         let Some(record) = slot.at(now) else {
             return Resolved::Stale;
         };
-        if transitions::resolve(record, observed, resolution) == Resolved::Stale {
+        if transitions::resolve(&mut *record, observed, resolution) == Resolved::Stale {
             return Resolved::Stale;
         }
         if *resolution == Resolution::Erase {
