@@ -3,6 +3,7 @@
 
 pub mod backends;
 pub mod by_hand;
+pub mod cas;
 pub mod claims;
 pub mod clocked;
 pub mod copies;

@@ -18,6 +18,7 @@ use idem_runtime::{
     Store,
 };
 use idem_servers::{GaleraCluster, GroupReplication, Options, Primaries, RedisSentinels, Server};
+use idem_store::cas::CasStore;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::ClusterClient;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
@@ -28,6 +29,7 @@ use tokio::runtime::Runtime;
 use crate::backends::{
     self, Keys, MARIADB, MYSQL, OTHER_POSTGRES, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER,
 };
+use crate::cas::{Shelf, Shown};
 use crate::proxy::Proxy;
 use crate::sql::{CONNECTED_WITHIN, Sql};
 
@@ -560,6 +562,14 @@ pub fn suites(files: &Files) -> Vec<Suite> {
             Ok(store.await?)
         })
         .lacking(NO_RECOVERY),
+    ]);
+    let shelf = |shown| CasStore::new(Shelf::new(shown));
+    suites.extend([
+        Suite::new("cas", &[], async move || Ok(shelf(Shown::Exactly))),
+        // The only time that the store sees is in whole seconds.
+        Suite::new("cas_in_seconds", &[], async move || {
+            Ok(shelf(Shown::InSeconds(Box::default())))
+        }),
     ]);
     // A database that speaks PostgreSQL, such as CockroachDB. No test starts one.
     if std::env::var_os(OTHER_POSTGRES).is_some() {

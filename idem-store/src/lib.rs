@@ -9,17 +9,22 @@
 //! - [`Store`]: the contract. [`store::StepStore`], [`store::RecoveryStore`], [`store::AttemptStore`] and
 //!   [`store::TransactionalStore`] are optional.
 //! - [`clock`]: the time of a store that cannot read its clock exactly.
+//! - `cas` (feature of that name): a whole store on any backend that can read with a revision, write if the revision is
+//!   unchanged, and scan.
 //! - [Writing a store](https://github.com/idem-rs/idem/blob/main/docs/writing-a-store.md): answers to the questions that
 //!   the contract leaves to an author.
 //! - `conformance` (feature of that name): the cases that every store must pass, and a store that injects faults.
 //!
 //! | feature | contents | default |
 //! | --- | --- | --- |
+//! | `cas` | a store on any backend with compare-and-swap | |
 //! | `conformance` | the test cases that every store must pass, and a store that injects faults | |
 //! | `serde` | `Record`, `Observation` and what they consist of can be serialized | |
 //! | `uuid` | a `uuid::Uuid` can be a key and a scope | |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "cas")]
+pub mod cas;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;

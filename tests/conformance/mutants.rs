@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use idem_runtime::conformance;
+use idem_store::cas::CasStore;
+use idem_tests::cas::{Shelf, Shown};
 use libtest_mimic::Trial;
 use tokio::runtime::Runtime;
 
@@ -440,6 +443,22 @@ pub(crate) fn trials(runtime: &Arc<Runtime>) -> Vec<Trial> {
         }
         Err(format!("no bug is caught by {idle:?}").into())
     })];
+    // A whole store that takes the `Date` of an answer for the time. The same store with an interval passes every case.
+    for name in ["lease_is_not_cut_short", "retention_is_not_cut_short"] {
+        let runtime = Arc::clone(runtime);
+        trials.push(Trial::test(
+            format!("mutants::naive_clock::{name}"),
+            move || {
+                let case = conformance::case(name).ok_or("there is no such case")?;
+                let shelf = Shelf::new(Shown::Naively(AtomicI64::new(0)));
+                let store = Arc::new(CasStore::new(shelf));
+                match runtime.block_on(case.run(store)) {
+                    Err(violation) if !violation.inconclusive => Ok(()),
+                    other => Err(format!("the clock went unnoticed: {other:?}").into()),
+                }
+            },
+        ));
+    }
     for (bug, cases) in CAUGHT {
         for name in *cases {
             let runtime = Arc::clone(runtime);

@@ -31,7 +31,7 @@ pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 /// Decodes digits, as [`decode`] does, of any number of bytes.
-#[cfg(feature = "serde")]
+#[cfg(any(feature = "serde", feature = "cas"))]
 pub fn decode_any(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
     pairs

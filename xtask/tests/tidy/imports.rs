@@ -33,6 +33,10 @@ const STORE: Rules = Rules {
         ("clock", &["record"]),
         ("store", &["clock", "error", "key", "record"]),
         (
+            "cas",
+            &["clock", "error", "key", "random", "record", "store"],
+        ),
+        (
             "conformance",
             &["error", "key", "random", "record", "store"],
         ),
@@ -41,7 +45,7 @@ const STORE: Rules = Rules {
         // A simulation replaces the only source of random numbers.
         ("rand", &["random"]),
         ("httpdate", &["clock"]),
-        ("tokio", &["conformance"]),
+        ("tokio", &["cas", "conformance"]),
         ("uuid", &["key"]),
     ],
 };
