@@ -33,6 +33,8 @@ pub const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
 pub const REDIS: &str = "IDEM_TEST_REDIS_URL";
 /// Variable with the URLs of nodes of a Redis Cluster, separated by commas.
 pub const REDIS_CLUSTER: &str = "IDEM_TEST_REDIS_CLUSTER_URLS";
+/// Variable with the URLs of the nodes of an etcd, separated by commas.
+pub const ETCD: &str = "IDEM_TEST_ETCD_URLS";
 
 /// Variable with the URL of RabbitMQ, for a user who may create queues.
 pub const AMQP: &str = "IDEM_TEST_AMQP_URL";

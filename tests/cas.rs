@@ -1,4 +1,4 @@
-//! Backends with compare-and-swap: one in memory that shows its time exactly or only in whole seconds.
+//! Backends with compare-and-swap: one in memory that shows its time exactly or only in whole seconds, and etcd.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,9 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
+use idem_etcd::Etcd;
 use idem_runtime::Timestamp;
-use idem_store::cas::{Backend, Entry, Failure, Versioned};
+use idem_store::cas::{Backend, CasStore, Entry, Failure, Versioned};
 use idem_store::clock::{Now, ServerClock};
+
+use crate::backends;
 
 /// Time that a [`Shelf`] shows.
 #[derive(Debug)]
@@ -154,4 +157,16 @@ impl Backend for Shelf {
             }
         })
     }
+}
+
+/// Opens an empty store in etcd.
+///
+/// # Errors
+///
+/// The variable is not set.
+pub fn etcd() -> anyhow::Result<CasStore<Etcd>> {
+    let nodes = backends::variable(backends::ETCD)?;
+    let nodes = nodes.split(',').map(str::trim).map(str::to_owned);
+    let prefix = format!("{}/", backends::unique_name());
+    Ok(CasStore::new(Etcd::new(nodes, &prefix)?))
 }

@@ -27,9 +27,9 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::backends::{
-    self, Keys, MARIADB, MYSQL, OTHER_POSTGRES, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER,
+    self, ETCD, Keys, MARIADB, MYSQL, OTHER_POSTGRES, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER,
 };
-use crate::cas::{Shelf, Shown};
+use crate::cas::{self, Shelf, Shown};
 use crate::proxy::Proxy;
 use crate::sql::{CONNECTED_WITHIN, Sql};
 
@@ -570,6 +570,7 @@ pub fn suites(files: &Files) -> Vec<Suite> {
         Suite::new("cas_in_seconds", &[], async move || {
             Ok(shelf(Shown::InSeconds(Box::default())))
         }),
+        Suite::new("etcd", &[ETCD], async || cas::etcd()),
     ]);
     // A database that speaks PostgreSQL, such as CockroachDB. No test starts one.
     if std::env::var_os(OTHER_POSTGRES).is_some() {

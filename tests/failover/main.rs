@@ -21,6 +21,7 @@
 mod answer;
 mod calls;
 mod engine;
+mod etcd;
 mod galera;
 mod group;
 mod load;
@@ -39,6 +40,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::engine::Engine;
+use self::etcd::Etcd;
 use self::galera::Galera;
 use self::group::Group;
 use self::load::Plan;
@@ -51,7 +53,7 @@ const USAGE: &str = "\
 Usage: failover [--engine NAME]... [--rounds N] [--keys N]
 
   --engine NAME   postgres-sync, postgres-async, patroni, galera, group, group-all, sentinel, sentinel-wait,
-                  sentinel-both, or all; may be repeated (postgres-sync)
+                  sentinel-both, etcd, or all; may be repeated (postgres-sync)
   --rounds N      failovers of each engine (3)
   --keys N        keys that are answered before each failover, and keys that are begun after it (60)
 ";
@@ -68,10 +70,11 @@ enum Name {
     Sentinel,
     SentinelWait,
     SentinelBoth,
+    Etcd,
 }
 
 impl Name {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::PostgresSync,
         Self::PostgresAsync,
         Self::Patroni,
@@ -81,6 +84,7 @@ impl Name {
         Self::Sentinel,
         Self::SentinelWait,
         Self::SentinelBoth,
+        Self::Etcd,
     ];
 
     fn as_str(self) -> &'static str {
@@ -94,6 +98,7 @@ impl Name {
             Self::Sentinel => "sentinel",
             Self::SentinelWait => "sentinel-wait",
             Self::SentinelBoth => "sentinel-both",
+            Self::Etcd => "etcd",
         }
     }
 
@@ -127,6 +132,7 @@ impl Name {
                 let engine = Sentinel::start(Guard::WaitAndMinReplicas)?;
                 self.run_on(engine, plan).await
             }
+            Self::Etcd => self.run_on(Etcd::start()?, plan).await,
         }
     }
 

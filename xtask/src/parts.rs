@@ -44,6 +44,8 @@ pub(crate) enum Need {
     MySql,
     Redis,
     RedisCluster,
+    /// Three nodes.
+    Etcd,
     /// In the place of a Redis.
     Valkey,
     RabbitMq,
@@ -58,12 +60,13 @@ pub(crate) enum Need {
 
 impl Need {
     /// Servers by the names that `cargo xtask servers --only` accepts.
-    pub(crate) const SERVERS: [(&'static str, Self); 8] = [
+    pub(crate) const SERVERS: [(&'static str, Self); 9] = [
         ("postgres", Self::Postgres),
         ("mariadb", Self::MariaDb),
         ("mysql", Self::MySql),
         ("redis", Self::Redis),
         ("redis-cluster", Self::RedisCluster),
+        ("etcd", Self::Etcd),
         ("valkey", Self::Valkey),
         ("rabbitmq", Self::RabbitMq),
         ("nats", Self::Nats),
@@ -75,6 +78,7 @@ impl Need {
             Self::Postgres => Some(&["postgresql", "pgbouncer", "patroni", "etcd-server"]),
             Self::MariaDb => Some(&["mariadb-server", "galera-4", "rsync"]),
             Self::Redis | Self::RedisCluster => Some(&["redis-server"]),
+            Self::Etcd => Some(&["etcd-server"]),
             Self::RabbitMq => Some(&["rabbitmq-server"]),
             Self::Nats => Some(&["nats-server"]),
             // Python's packages and newest releases are no packages of the machine.
@@ -85,7 +89,7 @@ impl Need {
 }
 
 use self::Need::{
-    MariaDb, MySql, Nats, Newest, Postgres, Programs, Python, RabbitMq, Redis, RedisCluster,
+    Etcd, MariaDb, MySql, Nats, Newest, Postgres, Programs, Python, RabbitMq, Redis, RedisCluster,
 };
 
 /// All parts, in the order in which they run.
@@ -136,7 +140,7 @@ pub(crate) const PARTS: &[Part] = &[
         name: "conformance",
         about: "the case table on every store, and a faulty store that fails each case",
         work: target(&["conformance"]),
-        needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster],
+        needs: &[Postgres, MariaDb, MySql, Redis, RedisCluster, Etcd],
         lane: 0,
     },
     Part {
@@ -351,6 +355,16 @@ pub(crate) const AREAS: &[Area] = &[
             ("crash", &["redis-cluster"]),
         ],
         needs: &[Redis, RedisCluster],
+    },
+    Area {
+        name: "etcd",
+        about: "stores by compare-and-swap, and the example on etcd",
+        runs: &[
+            ("units", &["cas::", "clock::"]),
+            ("conformance", &["etcd::", "cas"]),
+            ("failover", &["etcd"]),
+        ],
+        needs: &[Etcd],
     },
     Area {
         name: "engine",
@@ -631,6 +645,7 @@ mod tests {
                 MySql,
                 Redis,
                 RedisCluster,
+                Etcd,
                 RabbitMq,
                 Nats,
                 Python,

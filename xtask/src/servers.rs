@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
-use idem_servers::{NEWEST, Options, Programs, RedisCluster, Release, Server};
+use idem_servers::{EtcdCluster, NEWEST, Options, Programs, RedisCluster, Release, Server};
 use xshell::{Shell, cmd};
 
 use crate::packages;
@@ -125,11 +125,12 @@ const KINDS: [Kind; 7] = [
 ];
 
 const CLUSTER: &str = "IDEM_TEST_REDIS_CLUSTER_URLS";
+const ETCD: &str = "IDEM_TEST_ETCD_URLS";
 
 /// Every variable that names a server.
 pub(crate) fn variables() -> impl Iterator<Item = &'static str> {
     let named = KINDS.into_iter().map(|it| it.variable);
-    named.chain([CLUSTER, NEWEST])
+    named.chain([CLUSTER, ETCD, NEWEST])
 }
 
 /// Running servers, and the variables with their addresses. Dropping this value stops the servers.
@@ -139,6 +140,7 @@ pub(crate) struct Servers {
     missing: Vec<String>,
     _servers: Vec<Server>,
     _cluster: Option<RedisCluster>,
+    _etcd: Option<EtcdCluster>,
 }
 
 impl Servers {
@@ -150,6 +152,7 @@ impl Servers {
             missing: Vec::new(),
             _servers: Vec::new(),
             _cluster: None,
+            _etcd: None,
         }
     }
 
@@ -171,6 +174,7 @@ impl Servers {
             .filter(|it| is_wanted(it.need, it.variable))
             .collect();
         let cluster = is_wanted(Need::RedisCluster, CLUSTER);
+        let etcd = is_wanted(Need::Etcd, ETCD);
         packages::install(sh, || {
             let mut missing = idem_servers::missing_packages();
             missing.retain(|it| is_needed(it, needs));
@@ -216,7 +220,7 @@ impl Servers {
             .collect::<anyhow::Result<Vec<_>>>()?;
 
         // The servers start concurrently, because each takes seconds.
-        let (servers, cluster) = std::thread::scope(|scope| {
+        let (servers, cluster, etcd) = std::thread::scope(|scope| {
             let servers: Vec<_> = wanted
                 .iter()
                 .map(|(options, kind)| (kind, scope.spawn(|| (kind.start)(options))))
@@ -227,6 +231,7 @@ impl Servers {
                 options = options.with(Release::REDIS.programs()?);
             }
             let cluster = cluster.then(|| RedisCluster::start(&options));
+            let etcd = etcd.then(|| EtcdCluster::start(&Options::fast()));
             let servers = servers
                 .into_iter()
                 .map(|(kind, starting)| match starting.join() {
@@ -234,7 +239,7 @@ impl Servers {
                     Err(panic) => std::panic::resume_unwind(panic),
                 })
                 .collect::<anyhow::Result<Vec<_>>>();
-            anyhow::Ok((servers?, cluster.transpose()?))
+            anyhow::Ok((servers?, cluster.transpose()?, etcd.transpose()?))
         })?;
         let mut variables: Vec<_> = servers
             .iter()
@@ -242,6 +247,9 @@ impl Servers {
             .collect();
         if let Some(cluster) = &cluster {
             variables.push((CLUSTER, cluster.urls().join(",")));
+        }
+        if let Some(etcd) = &etcd {
+            variables.push((ETCD, etcd.urls().join(",")));
         }
         if set == Set::Newest {
             let names: Vec<_> = installed.iter().map(|(server, _)| *server).collect();
@@ -275,6 +283,7 @@ impl Servers {
             missing,
             _servers: servers.into_iter().map(|(_, server)| server).collect(),
             _cluster: cluster,
+            _etcd: etcd,
         })
     }
 

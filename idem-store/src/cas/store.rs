@@ -14,8 +14,8 @@ use crate::record::{
 use crate::store::transitions;
 use crate::store::{
     AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
-    Page, PageRequest, Purged, RecordSummary, RecoveryStore, Resolution, Resolved, SavedStep,
-    StepStore, Store, SummaryPage, Unreadable,
+    Page, PageRequest, Purged, ListedRecord, RecoveryStore, Resolution, Resolved, SavedStep,
+    StepStore, Store, Unreadable,
 };
 
 /// Page of a listing: slots with records, items that cannot be read, and the position of the next page.
@@ -123,25 +123,12 @@ impl<B: Backend> Store for CasStore<B> {
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
         let found = self.find(filter, page).await?;
-        Ok(Page {
-            records: found.slots.into_iter().map(|(record, _)| record).collect(),
-            unreadable: found.unreadable,
-            next: found.next,
-        })
-    }
-
-    async fn summaries(
-        &self,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<SummaryPage, StoreError> {
-        let found = self.find(filter, page).await?;
-        let summaries = found.slots.into_iter().map(|(record, slot)| RecordSummary {
+        let records = found.slots.into_iter().map(|(record, slot)| ListedRecord {
             owner: slot.owner().cloned(),
-            ..record.into()
+            ..ListedRecord::new(record, filter)
         });
-        Ok(SummaryPage {
-            summaries: summaries.collect(),
+        Ok(Page {
+            records: records.collect(),
             unreadable: found.unreadable,
             next: found.next,
         })
