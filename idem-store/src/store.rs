@@ -178,6 +178,14 @@ pub trait Store: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns true if somebody can resolve a record whose effect is unknown. By default, that takes an [audit](Self::audit),
+    /// because operators change records only with one. A call under [`Refuse`](OnCrash::Refuse) is refused before its body
+    /// runs where this is false: after a crash its record would stay INTERRUPTED for ever. A store without an audit whose
+    /// program calls [`resolve`](Self::resolve) itself returns true.
+    fn can_resolve_by_hand(&self) -> bool {
+        self.audit().is_some()
+    }
+
     /// Returns true if the backend deletes expired records without a [purge](Self::purge). A purge may then find none, and
     /// has only abandoned records under `refuse` and `reconcile` to mark. The default is false.
     fn expires_by_itself(&self) -> bool {
@@ -513,6 +521,10 @@ macro_rules! by_pointer {
 
             async fn cached(&self, id: &RecordId) -> Option<Record> {
                 (**self).cached(id).await
+            }
+
+            fn can_resolve_by_hand(&self) -> bool {
+                (**self).can_resolve_by_hand()
             }
 
             fn expires_by_itself(&self) -> bool {

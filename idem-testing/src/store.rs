@@ -470,6 +470,10 @@ impl Store for TestStore {
         self.inner.cached(id).await
     }
 
+    fn can_resolve_by_hand(&self) -> bool {
+        self.inner.can_resolve_by_hand()
+    }
+
     fn expires_by_itself(&self) -> bool {
         self.inner.expires_by_itself()
     }

@@ -385,6 +385,9 @@ impl CallInputs {
         if micros(self.lease(&engine.policy)) == 0 {
             return Err(InvalidCall::ZeroLease.into());
         }
+        if self.on_crash == OnCrash::Refuse && !engine.store.can_resolve_by_hand() {
+            return Err(InvalidCall::NobodyResolves.into());
+        }
         let Some(input) = &self.recovery_input else {
             return Ok(());
         };

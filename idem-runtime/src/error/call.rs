@@ -44,8 +44,16 @@ pub enum InvalidCall {
     #[error("the recovery input cannot be stored: {0}")]
     RecoveryInput(String),
     /// The store cannot save recovery inputs.
-    #[error("this store cannot save recovery inputs; use a SQL store")]
+    #[error(
+        "this store cannot save recovery inputs; use a store that is a `RecoveryStore`, such as those on SQL databases"
+    )]
     NoRecovery,
+    /// The call is under `refuse`, and the store keeps no audit, so that nobody could resolve its record after a crash.
+    #[error(
+        "after a crash nobody could resolve the record of this call, because the store keeps no audit; use a store that \
+         does, or another `on_crash`"
+    )]
+    NobodyResolves,
     /// The pauses of a recovery are so short that other processes would count running calls as failed.
     #[error("the pauses between recoveries are too short, give them 1 ms or more, better seconds")]
     ShortPause,

@@ -470,6 +470,10 @@ impl<S: Store> Store for Cached<S> {
         }
     }
 
+    fn can_resolve_by_hand(&self) -> bool {
+        self.store.can_resolve_by_hand()
+    }
+
     fn expires_by_itself(&self) -> bool {
         self.store.expires_by_itself()
     }

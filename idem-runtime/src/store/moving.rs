@@ -344,6 +344,11 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
         self.old.answers_at_once() && self.new.answers_at_once()
     }
 
+    /// Operators change a record in the store that has it.
+    fn can_resolve_by_hand(&self) -> bool {
+        self.old.can_resolve_by_hand() && self.new.can_resolve_by_hand()
+    }
+
     fn expires_by_itself(&self) -> bool {
         self.old.expires_by_itself() || self.new.expires_by_itself()
     }

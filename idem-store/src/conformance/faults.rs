@@ -336,6 +336,10 @@ impl<S: Store> Store for FaultStore<S> {
         false
     }
 
+    fn can_resolve_by_hand(&self) -> bool {
+        self.inner.store.can_resolve_by_hand()
+    }
+
     fn expires_by_itself(&self) -> bool {
         self.inner.store.expires_by_itself()
     }

@@ -4,12 +4,13 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use idem_runtime::error::InvalidCall;
 use idem_runtime::record::{Observation, Outcome, Owner, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
     Resolved, StepStore,
 };
-use idem_runtime::{Record, RecordId, Store, StoreError};
+use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, Record, RecordId, Store, StoreError};
 
 #[derive(Debug)]
 pub(crate) struct Plain<S, B = ()> {
@@ -128,4 +129,21 @@ impl<S: Store, B: Debug + Send + Sync + 'static> Store for Plain<S, B> {
     fn claim_concurrency(&self) -> usize {
         self.concurrency
     }
+}
+
+#[tokio::test]
+async fn without_an_audit_a_call_under_refuse_does_not_run() {
+    let idem = Idem::new(Plain::new(MemoryStore::new()));
+    let call = Call::new("plain.refuse", "k", &(), Duration::from_secs(60));
+    let call = call.on_crash(OnCrash::Refuse);
+    let refused: Result<(), Error> = idem.run(call, async || panic!("must not run")).await;
+    assert!(
+        matches!(
+            refused,
+            Err(Error::InvalidCall(InvalidCall::NobodyResolves))
+        ),
+        "{refused:?}"
+    );
+    let found = idem.records().find("plain.refuse", "k").await;
+    assert_eq!(found.unwrap(), None);
 }
