@@ -14,7 +14,7 @@ use crate::record::{
 use crate::store::transitions;
 use crate::store::{
     AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
-    Page, PageRequest, Purged, ListedRecord, RecoveryStore, Resolution, Resolved, SavedStep,
+    ListedRecord, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved, SavedStep,
     StepStore, Store, Unreadable,
 };
 

@@ -16,6 +16,9 @@ use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Store};
 /// what [`Store::claim`], [`Store::take_over`] and [`Store::complete`] do immediately. Between the claim and the end of
 /// the transaction no other caller is granted the record. Another caller gets an answer without waiting for that end,
 /// as far as the database allows it.
+///
+/// An implementation writes `Self::Transaction<'_>` in the signatures of its methods, as they are written here. With the type
+/// itself, the compiler reports lifetimes that do not match (E0195).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no transactions to run the body in",
     label = "`tx` needs a handle on a SQL store",
