@@ -162,20 +162,21 @@ pub(crate) async fn within<T>(
     Box::pin(tokio::time::timeout(limit, transition)).await.ok()
 }
 
-/// Answer of a store that [answers at once](crate::store::Store::answers_at_once). None if the call must be awaited,
-/// which is against that promise.
-pub(crate) fn at_once<T>(
-    mut transition: Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + '_>>,
-) -> Option<Result<T, StoreError>> {
-    let mut context = Context::from_waker(Waker::noop());
-    match Pin::new(&mut Caught(&mut transition)).poll(&mut context) {
-        Poll::Ready(answer) => Some(answer),
-        Poll::Pending => None,
-    }
+/// Calls a store. A panic becomes an error: a driver that panics must not unwind the caller's task, which may hold other
+/// connections and other records.
+pub(crate) fn caught<T>(call: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    // The panic's payload may name a key, so it is left out. The panic hook has printed it.
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(panicked()))
 }
 
-/// Converts a panic of a store into an error. A driver that panics must not unwind the caller's task, which may hold
-/// other connections and other records.
+fn panicked() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unavailable,
+        "the store panicked, see the panic's message, and try again",
+    )
+}
+
+/// Future of a store in which a panic becomes an error, see [`caught`].
 pub(crate) struct Caught<F>(pub(crate) F);
 
 impl<T, F: Future<Output = Result<T, StoreError>> + Unpin> Future for Caught<F> {
@@ -183,13 +184,7 @@ impl<T, F: Future<Output = Result<T, StoreError>> + Unpin> Future for Caught<F> 
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.0).poll(cx)));
-        // The panic's payload may name a key, so it is left out. The panic hook has printed it.
-        polled.unwrap_or_else(|_| {
-            Poll::Ready(Err(StoreError::new(
-                StoreErrorKind::Unavailable,
-                "the store panicked, see the panic's message, and try again",
-            )))
-        })
+        polled.unwrap_or_else(|_| Poll::Ready(Err(panicked())))
     }
 }
 

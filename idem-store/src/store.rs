@@ -21,6 +21,7 @@ mod audit;
 mod cursor;
 #[doc(hidden)]
 pub mod encoding;
+mod immediate;
 mod listed;
 mod recovery;
 #[doc(hidden)]
@@ -35,6 +36,7 @@ pub use self::audit::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
     ManualChange,
 };
+pub use self::immediate::ImmediateStore;
 pub use self::listed::{ListedRecord, PayloadSummary};
 pub use self::recovery::{RecoveryInput, RecoveryStore};
 pub use self::steps::{SavedStep, StepStore};
@@ -159,11 +161,10 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// the store's clock sets a limit to it by `as_of`. [`Timestamp::MAX`] sets no limit.
     async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError>;
 
-    /// Returns true if the futures of this store are ready at their first poll, so that none can be dropped half way.
-    /// The engine then claims and completes within one poll. It drops a future that is not ready, and sends the claim
-    /// or the outcome again.
-    fn answers_at_once(&self) -> bool {
-        false
+    /// Returns this store as one that claims and settles without waiting, if it is one. A wrapper around a store need not
+    /// pass this on.
+    fn immediate(&self) -> Option<&dyn ImmediateStore> {
+        None
     }
 
     /// Number of claims that this store works on at the same time. The engine sends no more of them at once: further ones
@@ -511,8 +512,8 @@ macro_rules! by_pointer {
                 (**self).purge(limit, as_of).await
             }
 
-            fn answers_at_once(&self) -> bool {
-                (**self).answers_at_once()
+            fn immediate(&self) -> Option<&dyn ImmediateStore> {
+                (**self).immediate()
             }
 
             fn claim_concurrency(&self) -> usize {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use idem_runtime::record::{ClaimId, Observation, Outcome, Owner, Payload};
 use idem_runtime::store::{
-    AttemptStore, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest,
-    Purged, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
+    AttemptStore, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, ImmediateStore,
+    Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 use idem_runtime::{
     Key, MemoryStore, OnCrash, Record, RecordId, State, StoreError, StoreErrorKind, Timestamp,
@@ -462,8 +462,8 @@ pub(crate) async fn lapse(store: &dyn Store, record: &Record) -> Result<(), Stor
 #[deny(clippy::missing_trait_methods)]
 impl Store for TestStore {
     /// Never: it may fail, stop or die.
-    fn answers_at_once(&self) -> bool {
-        false
+    fn immediate(&self) -> Option<&dyn ImmediateStore> {
+        None
     }
 
     async fn cached(&self, id: &RecordId) -> Option<Record> {

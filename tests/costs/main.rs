@@ -45,11 +45,10 @@ fn payment() -> Payment {
 }
 
 /// Number of allocations in a call with a fresh key. They are: its key, the state shared with its followers, the guard
-/// of the running body, two boxed futures of the store, the encoded result, and the record in the store.
-const FIRST_CALL: u64 = 7;
-/// Number of allocations in a replay: its key, the shared state, one boxed future of the store, and the copy of the
-/// record.
-const REPLAY: u64 = 4;
+/// of the running body, the encoded result, and the record in the store.
+const FIRST_CALL: u64 = 5;
+/// Number of allocations in a replay: its key, the shared state, and the copy of the record.
+const REPLAY: u64 = 3;
 
 /// Bytes that a running call may use in addition to the function's own future: one kibibyte.
 const RUNNING: i64 = 1024;

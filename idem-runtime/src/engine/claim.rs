@@ -122,10 +122,11 @@ impl<'o> Claimer<'o> {
         claimer
     }
 
-    /// Claims the record of a store that answers at once, without a future. None: [`claim`](Self::claim) continues.
+    /// Claims the record of a store that does not wait, without a future. None: [`claim`](Self::claim) continues.
     pub(super) fn claim_at_once(&mut self) -> Option<Result<Claimed, Error>> {
         let call = &self.call;
-        if !call.engine.store.answers_at_once() || call.recovery_input.is_some() {
+        let store = call.engine.store.immediate()?;
+        if call.recovery_input.is_some() {
             return None;
         }
         if let Err(late) = call.check_deadline() {
@@ -136,7 +137,7 @@ impl<'o> Claimer<'o> {
         };
         self.leader = Some(leader);
         let sent_at = self.now.take().unwrap_or_else(Instant::now);
-        let claimed = match self.sent.send_at_once(call, sent_at)? {
+        let claimed = match self.sent.send_at_once(store, call, sent_at)? {
             ClaimOutcome::Granted(granted) => self
                 .attempt(&granted, sent_at)
                 .map(|attempt| self.run(attempt)),

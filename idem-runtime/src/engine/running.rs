@@ -69,7 +69,7 @@ impl RunGuard {
         }
     }
 
-    /// Ends the attempt, and settles its record if the store answers at once. Returns false if
+    /// Ends the attempt, and settles its record if the store does not wait. Returns false if
     /// [`settle`](Self::settle) must do so.
     pub(super) fn settle_at_once(&mut self, settle: &Settle) -> bool {
         let is_settled = settle.at_once(&self.attempt, &mut self.leader);

@@ -15,7 +15,7 @@ use crate::metrics::Raised;
 use crate::policy::Policy;
 use crate::record::{Outcome, Owner};
 use crate::store::FencedWrite;
-use crate::timing::{Retries, at_once, bounded, later};
+use crate::timing::{Retries, bounded, caught, later};
 
 /// The write that settles the record of an ended attempt.
 #[derive(Debug, Clone)]
@@ -38,17 +38,19 @@ impl Settle {
         }
     }
 
-    /// Settles the record of an attempt in a store that answers at once. Returns true if the store has acknowledged the
+    /// Settles the record of an attempt in a store that does not wait. Returns true if the store has acknowledged the
     /// write; otherwise a [`Settlement`] repeats it.
     pub(super) fn at_once(&self, attempt: &Attempt, leader: &mut Option<Leader>) -> bool {
-        if !attempt.engine().store.answers_at_once() {
-            return false;
-        }
-        let Some(owner) = attempt.owner() else {
+        let (Some(store), Some(owner)) = (attempt.engine().store.immediate(), attempt.owner())
+        else {
             return false;
         };
-        let written = at_once(self.write(attempt, &owner));
-        let is_acknowledged = matches!(written, Some(Ok(FencedWrite::Applied)));
+        let written = caught(|| match self {
+            Self::End(outcome) => store.complete_now(&owner, outcome),
+            Self::Release => store.release_now(&owner),
+            Self::Interrupt => store.interrupt_now(&owner),
+        });
+        let is_acknowledged = matches!(written, Ok(FencedWrite::Applied));
         if is_acknowledged {
             self.conclude(attempt, leader.take(), FencedWrite::Applied, None);
         }

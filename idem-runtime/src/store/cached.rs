@@ -24,8 +24,8 @@ use crate::store::operator::{
 use crate::store::redis::RedisConnection;
 use crate::store::{
     AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite,
-    Filter, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
-    StepStore, Store,
+    Filter, ImmediateStore, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution,
+    Resolved, StepStore, Store,
 };
 
 #[cfg(feature = "redis")]
@@ -450,9 +450,9 @@ impl<S: Store> Store for Cached<S> {
         self.store.audit().map(|_| self as &dyn AuditStore)
     }
 
-    /// A cache in Redis does not.
-    fn answers_at_once(&self) -> bool {
-        false
+    /// A cache in Redis waits.
+    fn immediate(&self) -> Option<&dyn ImmediateStore> {
+        None
     }
 
     fn claim_concurrency(&self) -> usize {

@@ -22,7 +22,8 @@ use crate::store::transitions;
 use crate::store::{
     AttemptStore, Attempts, AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore,
     AuditSubject, AuditedRecord, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
-    ManualChange, Page, PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store,
+    ImmediateStore, ManualChange, Page, PageRequest, Purged, Resolution, Resolved, SavedStep,
+    StepStore, Store,
 };
 
 mod hasher;
@@ -217,7 +218,7 @@ impl fmt::Debug for MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
-        self.claim_in(self.shard(&claim.id), claim)
+        self.claim_now(claim)
     }
 
     async fn take_over(
@@ -239,21 +240,15 @@ impl Store for MemoryStore {
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        Ok(self.shard(&owner.id).write(owner, self.now(), |record| {
-            transitions::complete(record, owner, outcome)
-        }))
+        self.complete_now(owner, outcome)
     }
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        Ok(self.shard(&owner.id).write(owner, self.now(), |record| {
-            transitions::release(record, owner)
-        }))
+        self.release_now(owner)
     }
 
     async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        Ok(self.shard(&owner.id).write(owner, self.now(), |record| {
-            transitions::interrupt(record, owner)
-        }))
+        self.interrupt_now(owner)
     }
 
     async fn resolve(
@@ -325,8 +320,8 @@ impl Store for MemoryStore {
         Ok(total)
     }
 
-    fn answers_at_once(&self) -> bool {
-        true
+    fn immediate(&self) -> Option<&dyn ImmediateStore> {
+        Some(self)
     }
 
     fn audit(&self) -> Option<&dyn AuditStore> {
@@ -339,6 +334,30 @@ impl Store for MemoryStore {
 
     fn steps(&self) -> Option<&dyn StepStore> {
         Some(self)
+    }
+}
+
+impl ImmediateStore for MemoryStore {
+    fn claim_now(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
+        self.claim_in(self.shard(&claim.id), claim)
+    }
+
+    fn complete_now(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        Ok(self.shard(&owner.id).write(owner, self.now(), |record| {
+            transitions::complete(record, owner, outcome)
+        }))
+    }
+
+    fn release_now(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        Ok(self.shard(&owner.id).write(owner, self.now(), |record| {
+            transitions::release(record, owner)
+        }))
+    }
+
+    fn interrupt_now(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        Ok(self.shard(&owner.id).write(owner, self.now(), |record| {
+            transitions::interrupt(record, owner)
+        }))
     }
 }
 

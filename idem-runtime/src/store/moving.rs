@@ -17,8 +17,8 @@ use crate::record::{
 };
 use crate::store::{
     AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
-    Granted, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved,
-    SavedStep, StepStore, Store,
+    Granted, ImmediateStore, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution,
+    Resolved, SavedStep, StepStore, Store,
 };
 
 mod place;
@@ -340,8 +340,14 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
         })
     }
 
-    fn answers_at_once(&self) -> bool {
-        self.old.answers_at_once() && self.new.answers_at_once()
+    /// A transition may read both stores.
+    fn immediate(&self) -> Option<&dyn ImmediateStore> {
+        None
+    }
+
+    /// Which of the two stores has the record is known only to a claim.
+    async fn cached(&self, _: &RecordId) -> Option<Record> {
+        None
     }
 
     /// Operators change a record in the store that has it.

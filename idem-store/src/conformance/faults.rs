@@ -12,8 +12,8 @@ use crate::key::RecordId;
 use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::{
     AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite,
-    Filter, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
-    SavedStep, StepStore, Store,
+    Filter, ImmediateStore, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution,
+    Resolved, SavedStep, StepStore, Store,
 };
 
 /// Method of a [`Store`] or [`StepStore`].
@@ -332,8 +332,8 @@ impl Default for Gate {
 #[deny(clippy::missing_trait_methods)]
 impl<S: Store> Store for FaultStore<S> {
     /// A fault may be a delay.
-    fn answers_at_once(&self) -> bool {
-        false
+    fn immediate(&self) -> Option<&dyn ImmediateStore> {
+        None
     }
 
     fn can_resolve_by_hand(&self) -> bool {

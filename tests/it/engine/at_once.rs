@@ -1,5 +1,4 @@
-//! A store that promises to answer at once, and fails or must be waited for: the engine sends the claim or the outcome
-//! again.
+//! A store that claims and settles without waiting, and fails: the engine sends the claim or the outcome again.
 
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
 use idem_runtime::{Idem, MemoryStore, Record, State, StoreErrorKind};
@@ -21,7 +20,7 @@ fn faulty() -> (
     FaultStore<MemoryStore>,
 ) {
     let faults = FaultStore::new(MemoryStore::new());
-    (Idem::new(Plain::at_once(faults.clone())), faults)
+    (Idem::new(Plain::immediate(faults.clone())), faults)
 }
 
 async fn record(faults: &FaultStore<MemoryStore>) -> Record {
@@ -56,7 +55,7 @@ async fn an_outcome_without_an_answer_is_written_again() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_lost_its_lease_gets_the_outcome_of_the_other_call() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
-    let other = Idem::new(Plain::at_once(faults));
+    let other = Idem::new(Plain::immediate(faults));
     let body = async || {
         let first = effects.happen();
         tokio::time::advance(LEASE).await;
@@ -69,7 +68,7 @@ async fn a_call_that_lost_its_lease_gets_the_outcome_of_the_other_call() {
 #[tokio::test(start_paused = true)]
 async fn a_running_call_is_waited_for() {
     let ((idem, faults), effects) = (faulty(), Effects::default());
-    let other = Idem::new(Plain::at_once(faults.clone()));
+    let other = Idem::new(Plain::immediate(faults.clone()));
     let begun = Instant::now();
     let slow = idem.run(call("k", 1), async || {
         tokio::time::sleep(LEASE / 2).await;

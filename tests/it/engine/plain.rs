@@ -4,23 +4,27 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 use idem_runtime::error::InvalidCall;
 use idem_runtime::record::{Observation, Outcome, Owner, Timestamp};
 use idem_runtime::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
-    Resolved, StepStore,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, ImmediateStore, Page, PageRequest, Purged,
+    Resolution, Resolved, StepStore,
 };
-use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, Record, RecordId, Store, StoreError};
+use idem_runtime::{
+    Call, Error, Idem, MemoryStore, OnCrash, Record, RecordId, Store, StoreError, StoreErrorKind,
+};
 
 #[derive(Debug)]
 pub(crate) struct Plain<S, B = ()> {
     pub(crate) store: S,
     /// State of a test, for further traits that it implements.
     pub(crate) beside: B,
-    answers_at_once: bool,
+    is_immediate: bool,
     saves_steps: bool,
     /// Number of claims that the store says that it works on at the same time.
     concurrency: usize,
+    is_resolved: bool,
 }
 
 impl<S> Plain<S> {
@@ -32,20 +36,21 @@ impl<S> Plain<S> {
         }
     }
 
-    /// A store that promises to answer at once, whatever the wrapped one does.
-    pub(super) fn at_once(store: S) -> Self {
+    /// A store that does not wait: where the wrapped one does, it fails.
+    pub(super) fn immediate(store: S) -> Self {
         Self {
-            answers_at_once: true,
+            is_immediate: true,
             ..Self::new(store)
         }
     }
 }
 
 impl<S> Plain<S> {
-    /// A store that works on this number of claims at the same time.
+    /// A store that works on this number of claims at the same time, and whose records somebody resolves.
     pub(super) fn working_on(concurrency: usize, store: S) -> Self {
         Self {
             concurrency,
+            is_resolved: true,
             ..Self::new(store)
         }
     }
@@ -57,9 +62,10 @@ impl<S, B> Plain<S, B> {
         Self {
             store,
             beside,
-            answers_at_once: false,
+            is_immediate: false,
             saves_steps: true,
             concurrency: 64,
+            is_resolved: false,
         }
     }
 }
@@ -122,12 +128,43 @@ impl<S: Store, B: Debug + Send + Sync + 'static> Store for Plain<S, B> {
         self.store.steps().filter(|_| self.saves_steps)
     }
 
-    fn answers_at_once(&self) -> bool {
-        self.answers_at_once
+    fn immediate(&self) -> Option<&dyn ImmediateStore> {
+        match self.is_immediate {
+            true => Some(self),
+            false => None,
+        }
     }
 
     fn claim_concurrency(&self) -> usize {
         self.concurrency
+    }
+
+    fn can_resolve_by_hand(&self) -> bool {
+        self.is_resolved
+    }
+}
+
+/// First poll of a future of the wrapped store.
+fn now<T>(done: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let waits = || StoreError::new(StoreErrorKind::Unavailable, "it waits");
+    done.now_or_never().unwrap_or_else(|| Err(waits()))
+}
+
+impl<S: Store, B: Debug + Send + Sync + 'static> ImmediateStore for Plain<S, B> {
+    fn claim_now(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
+        now(self.store.claim(claim))
+    }
+
+    fn complete_now(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
+        now(self.store.complete(owner, outcome))
+    }
+
+    fn release_now(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        now(self.store.release(owner))
+    }
+
+    fn interrupt_now(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
+        now(self.store.interrupt(owner))
     }
 }
 

@@ -152,14 +152,7 @@ async fn a_connection_closed_during_a_pause_is_rolled_back<S: Database>(
     assert_eq!(owner.next_line().await, "store");
     assert_eq!(shop.receipts(&key).await, ["ours"]);
     // It retries, because the error is retryable, and has time to connect.
-    let again = [
-        "transact",
-        &shop.place.address,
-        &key,
-        "30000",
-        "",
-        "theirs",
-    ];
+    let again = ["transact", &shop.place.address, &key, "30000", "", "theirs"];
     assert_eq!(Caller::start(&again).next_line().await, "replayed ours");
     assert_eq!(shop.receipts(&key).await, ["ours"]);
 }

@@ -22,13 +22,13 @@ use crate::engine::singleflight::Leader;
 use crate::error::{Error, StoreError};
 use crate::metrics::{Level, Timed};
 use crate::record::{FencingToken, Observation, Record};
-use crate::store::{ClaimOutcome, ClaimRequest};
-use crate::timing::{Retries, at_once, bounded, later, timed_out, within};
+use crate::store::{ClaimOutcome, ClaimRequest, ImmediateStore};
+use crate::timing::{Retries, bounded, caught, later, timed_out, within};
 
 /// Future of a store call that claims.
 type ClaimCall = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
 
-/// A claim that was sent, and its permit. A store that answers at once needs none.
+/// A claim that was sent, and its permit. A store that does not wait needs none.
 struct PendingClaim {
     answer: ClaimCall,
     permit: Option<Permit>,
@@ -89,15 +89,14 @@ pub(super) struct SentClaims {
 }
 
 impl SentClaims {
-    /// Claims from a store that answers at once. None if the store failed: [`send`](Self::send) tries again.
-    ///
-    /// Nothing can be dropped between question and answer, so that the store call need not own its inputs.
+    /// Claims from a store that does not wait. None if the store failed: [`send`](Self::send) tries again.
     pub(super) fn send_at_once(
         &mut self,
+        store: &dyn ImmediateStore,
         call: &Prepared,
         sent_at: Instant,
     ) -> Option<ClaimOutcome> {
-        let claim = at_once(call.engine.store.claim(&call.request))?.ok()?;
+        let claim = caught(|| store.claim_now(&call.request)).ok()?;
         self.unused = granted_token(&claim);
         call.metrics.start_at(Timed::Claim, sent_at).stop();
         Some(claim)
@@ -220,12 +219,12 @@ impl SentClaims {
     }
 }
 
-/// Permission to send a claim now. None if the call has to wait. A store that answers at once has no queue, and needs no
+/// Permission to send a claim now. None if the call has to wait. A store that does not wait has no queue, and needs no
 /// permit.
 fn admit_at_once(call: &Prepared) -> Option<Option<Permit>> {
-    match call.engine.store.answers_at_once() {
-        true => Some(None),
-        false => call.engine.admission.try_admit(capacity(call)).map(Some),
+    match call.engine.store.immediate() {
+        Some(_) => Some(None),
+        None => call.engine.admission.try_admit(capacity(call)).map(Some),
     }
 }
 

@@ -75,8 +75,8 @@ impl<T, E> Running<T, E> {
 
     /// Settles the record according to the body's result, and returns the caller's result.
     ///
-    /// The result is classified before the future is created, so that the future stays small. If the store answers at
-    /// once, the record is settled then, too.
+    /// The result is classified before the future is created, so that the future stays small. If the store does not
+    /// wait, the record is settled then, too.
     ///
     /// # Errors
     /// The function's own error, or an error of the call.

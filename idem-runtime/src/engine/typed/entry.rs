@@ -40,7 +40,7 @@ pub fn default_handle() -> EngineRef {
 /// Claims the record of a call. `Err` is the function's return value if its body does not run.
 ///
 /// The call is turned into a claimer before the future is created, so that the future does not hold the call as well.
-/// If the store answers at once, the claim is made then, too. Dropping the future releases it.
+/// If the store does not wait, the claim is made then, too. Dropping the future releases it.
 pub(crate) fn enter<T, E>(
     engine: EngineRef,
     call: Call,

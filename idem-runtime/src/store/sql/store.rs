@@ -18,7 +18,6 @@ macro_rules! store {
             };
 
             #[async_trait::async_trait]
-            #[deny(clippy::missing_trait_methods)]
             impl Store for $store {
                 async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
                     sql::claim(self, claim).await
@@ -82,10 +81,6 @@ macro_rules! store {
 
                 async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
                     SqlStore::purge(self, limit, as_of).await
-                }
-
-                fn answers_at_once(&self) -> bool {
-                    false
                 }
 
                 fn claim_concurrency(&self) -> usize {
