@@ -499,31 +499,15 @@ impl SqlOperator for PostgresStore {
     }
 }
 
-/// Number of the advisory lock of the record, to which the statements add that of the table.
-fn lock_number(claim: &ClaimRequest) -> i64 {
-    let lock = claim.id.as_bytes().first_chunk();
-    lock.map_or(0, |eight| i64::from_be_bytes(*eight))
-}
-
 impl PostgresStore {
-    /// Binds parameters 1 to 11, and in the standard form 12, the number of the advisory lock.
-    fn claim_query<'q>(&self, statement: &'q Statement, claim: &'q ClaimRequest) -> Query<'q> {
-        let query = sql::claim_query(statement, claim);
-        match self.forms.is_portable() {
-            true => query,
-            false => query.number(lock_number(claim)),
-        }
-    }
-
     /// Reads the record of a claim, or creates it.
     async fn find_or_create(&self, claim: &ClaimRequest) -> Result<ClaimRow, StoreError> {
         let statements = self.own_statements().await?;
         let executor = || TransitionBatch::new(self.clone());
         let request = |sender| Transition::Claim((claim.clone(), sender));
         let run_single = || async {
-            let rows = self
-                .read(self.claim_query(&statements.claim, claim))
-                .await?;
+            let query = self.forms.claim_query(&statements.claim, claim);
+            let rows = self.read(query).await?;
             let row = rows.first().ok_or_else(|| sql::corrupt("id"))?;
             if row.number_or_null(CLAIM_RESULT).map_err(sql::unreadable)? == Some(OUT_OF_DATE) {
                 let record = sql::read_current(self, &claim.id).await?;

@@ -11,8 +11,9 @@ use sqlx_core::query::query_with_result;
 use tokio::sync::oneshot::Sender;
 
 use super::connections::{Protocol, give_back};
+use super::forms::lock_number;
 use super::statements::POSITION;
-use super::{ClaimRow, PostgresStore, error, lock_number, read_claim_row, retry_conflicts};
+use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
 use crate::error::StoreError;
 use crate::mutex::lock;
 use crate::record::{MemberDigests, Outcome, Owner, OwnerLabel, Payload};

@@ -9,7 +9,8 @@ use super::form::PostgresForm;
 use super::statements::{DIALECT, On, PostgresStatements};
 use super::{error, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::sql::{Connections, Table};
+use crate::store::ClaimRequest;
+use crate::store::sql::{Connections, Query, Statement, Table, claim_query};
 
 /// Statements of both forms, and the form of the tables once it is known.
 #[derive(Debug)]
@@ -61,6 +62,19 @@ impl Forms {
         self.known() == Some(PostgresForm::Portable)
     }
 
+    /// Binds parameters 1 to 11 of a claim, and in the standard form 12, the number of the advisory lock.
+    pub(super) fn claim_query<'q>(
+        &self,
+        statement: &'q Statement,
+        claim: &'q ClaimRequest,
+    ) -> Query<'q> {
+        let query = claim_query(statement, claim);
+        match self.is_portable() {
+            true => query,
+            false => query.number(lock_number(claim)),
+        }
+    }
+
     /// Statements for the pool, of the form of the tables. The form is read unless it is known; concurrent calls share one
     /// read. Without tables the form stays unknown, because another process may create them. Any statement fails then, so
     /// those of the standard form serve.
@@ -101,6 +115,12 @@ impl Forms {
             Ok(_) | Err(None) => Ok(()),
         }
     }
+}
+
+/// Number of the advisory lock of the record, to which the statements add that of the table.
+pub(super) fn lock_number(claim: &ClaimRequest) -> i64 {
+    let lock = claim.id.as_bytes().first_chunk();
+    lock.map_or(0, |eight| i64::from_be_bytes(*eight))
 }
 
 /// Form of the tables; `None` if there are no tables.

@@ -209,7 +209,7 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
             take_over,
             ..
         } = self.store.forms.in_transaction();
-        let mut query = self.store.claim_query(claim_locked, claim);
+        let mut query = self.store.forms.claim_query(claim_locked, claim);
         if !self.store.forms.is_portable() {
             query = query.number(i64::from(self.is_joined));
         }
