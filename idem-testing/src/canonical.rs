@@ -4,8 +4,8 @@
 /// An item of a canonical form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Item<'a> {
-    Map(Vec<(Item<'a>, Item<'a>)>),
-    Array(Vec<Item<'a>>),
+    Map(Vec<(Self, Self)>),
+    Array(Vec<Self>),
     Text(&'a str),
     Other(&'a [u8]),
 }

@@ -150,12 +150,17 @@ pub(crate) async fn effects<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
 /// Compares numbers of effects.
 fn happened(total: u64, expected: u64) -> String {
     let times = |count| match count {
-        0 => "never".to_owned(),
         1 => "once".to_owned(),
         _ => format!("{count} times"),
     };
-    let (now, undisturbed) = (times(total), times(expected));
-    format!("the effect happened {now}, and undisturbed it happens {undisturbed}")
+    let undisturbed = times(expected);
+    match total {
+        0 => format!("the effect never happened, and undisturbed it happens {undisturbed}"),
+        _ => format!(
+            "the effect happened {}, and undisturbed it happens {undisturbed}",
+            times(total)
+        ),
+    }
 }
 
 /// A request whose key belonged to another one.

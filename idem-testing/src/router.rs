@@ -35,14 +35,16 @@ impl Debug for Reply {
 ///
 /// # Example
 /// ```
+/// use axum::http::{HeaderMap, Request, StatusCode};
 /// use axum::{Router, body::Body, extract::State, routing::post};
 /// use idem_runtime::Idem;
 /// use idem_runtime::http::{IdempotencyLayer, unscoped};
 /// use idem_testing::{Provider, check_router};
 ///
-/// async fn order(State(bank): State<Provider>, key: axum::http::HeaderMap) -> String {
-///     let key = key["idempotency-key"].to_str().unwrap_or_default();
-///     format!("{:?}", bank.send(key, "charge").await)
+/// async fn order(State(bank): State<Provider>, headers: HeaderMap) -> Result<String, StatusCode> {
+///     let key = headers["idempotency-key"].to_str().unwrap_or_default();
+///     let receipt = bank.send(key, "charge").await;
+///     Ok(receipt.map_err(|_| StatusCode::BAD_GATEWAY)?.to_string())
 /// }
 ///
 /// // In a `#[test]`:
@@ -55,7 +57,7 @@ impl Debug for Reply {
 ///     Router::new().route("/orders", post(order)).layer(layer).with_state(bank.clone())
 /// };
 /// let request = || {
-///     let request = axum::http::Request::post("/orders").header("Idempotency-Key", "\"order-1\"");
+///     let request = Request::post("/orders").header("Idempotency-Key", "\"order-1\"");
 ///     request.body(Body::from("a lamp")).unwrap()
 /// };
 /// check_router(app, request).provider(&bank).assert_promised();

@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn each_name_is_read_back() {
-        for at in 0..NAMES.len() {
-            let number = if NAMES[at].contains('#') { 17 } else { 0 };
+        for (at, name) in NAMES.iter().enumerate() {
+            let number = if name.contains('#') { 17 } else { 0 };
             let schedule = Schedule::of_parts(at, number).unwrap();
             assert_eq!(schedule.parts(), (at, number));
             assert_eq!(schedule.to_string().parse(), Ok(schedule));

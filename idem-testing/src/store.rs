@@ -226,7 +226,7 @@ impl Control {
     async fn alive(&self, owner: &Owner) {
         let crashed = lock(&self.0.seen).crashed.contains(&owner.claim_id);
         if crashed {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

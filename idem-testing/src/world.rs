@@ -13,7 +13,7 @@ use crate::call::{Answer, Call};
 use crate::check::{Check, Function};
 use crate::log::{Log, lock};
 use crate::place::{Opened, Place, handle};
-use crate::provider::{Loss, Requests};
+use crate::provider::{Loss, Provider, Requests};
 use crate::store::{Control, Grant, TestStore, all_records, lapse};
 
 pub(crate) struct World<'w, 'a, P: Place, T, E> {
@@ -199,7 +199,7 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
     /// Number of effects in this schedule.
     pub(crate) async fn effects(&self) -> Result<u64, String> {
         self.look();
-        let sent: u64 = self.check.providers.iter().map(|it| it.effects()).sum();
+        let sent: u64 = self.check.providers.iter().map(Provider::effects).sum();
         let counted = match &self.opened.count {
             None => 0,
             Some(count) => count().await?,

@@ -145,3 +145,143 @@ mod nightly_mail {
         assert_eq!(outbox.lock().unwrap()[0].invoice, reminder.invoice);
     }
 }
+
+/// Patterns whose effect is a row in the database of the records.
+mod patterns {
+    use idem_runtime::SqliteStore;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum OrderError {
+        #[error("the database failed")]
+        Database(#[from] sqlx::Error),
+        #[error(transparent)]
+        Idempotency(#[from] Error),
+    }
+
+    fn orders() -> Sqlite {
+        let database = Sqlite::new("CREATE TABLE orders (customer TEXT, article TEXT)");
+        database.effects("SELECT count(*) FROM orders")
+    }
+
+    const INSERT: &str = "INSERT INTO orders VALUES (?, ?)";
+
+    #[idempotent(key = key, scope = customer, ttl = "24h", name = "orders.place", store = idem, tx = tx)]
+    async fn place(
+        idem: &Idem<SqliteStore>,
+        customer: &str,
+        key: &str,
+        article: &str,
+    ) -> Result<i64, OrderError> {
+        let insert = sqlx::query(INSERT).bind(customer).bind(article);
+        Ok(insert.execute(&mut *tx).await?.last_insert_rowid())
+    }
+
+    /// As the pattern was before it was checked: beside the records, and not with them.
+    #[idempotent(key = key, scope = customer, ttl = "24h", name = "orders.place", store = idem)]
+    async fn place_beside(
+        idem: &Idem<SqliteStore>,
+        customer: &str,
+        key: &str,
+        article: &str,
+    ) -> Result<i64, OrderError> {
+        let insert = sqlx::query(INSERT).bind(customer).bind(article);
+        Ok(insert
+            .execute(idem.store().pool())
+            .await?
+            .last_insert_rowid())
+    }
+
+    #[test]
+    fn an_idempotency_key() {
+        check_on(orders(), async |idem| {
+            place(&idem, "ann", "click-1", "lamp").await
+        })
+        .other_request(async |idem| place(&idem, "ann", "click-1", "desk").await)
+        .other_call(async |idem| place(&idem, "bob", "click-1", "lamp").await)
+        .assert_exactly_once();
+    }
+
+    #[test]
+    fn an_idempotency_key_without_a_transaction() {
+        let report = check_on(orders(), async |idem| {
+            place_beside(&idem, "ann", "click-1", "lamp").await
+        })
+        .report();
+        let found: Vec<_> = report.findings.iter().map(|it| it.finding).collect();
+        assert_eq!(found, [Finding::EffectTwice], "{report}");
+    }
+
+    #[idempotent(key = fingerprint, ttl = "1h", name = "alarms.page", store = idem, tx = tx, skip(repetition))]
+    async fn page(
+        idem: &Idem<SqliteStore>,
+        sensor: &str,
+        minute: u64,
+        repetition: u64,
+    ) -> Result<(), OrderError> {
+        let minute = format!("{minute}, {repetition}");
+        let insert = sqlx::query(INSERT).bind(sensor).bind(minute);
+        insert.execute(&mut *tx).await?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_request_filter() {
+        let repetitions = std::cell::Cell::new(0);
+        let next = || repetitions.replace(repetitions.get() + 1);
+        check_on(orders(), async |idem| {
+            page(&idem, "boiler", 600, next()).await
+        })
+        .other_call(async |idem| page(&idem, "boiler", 601, next()).await)
+        .assert_exactly_once();
+    }
+
+    #[idempotent(key = id, scope = "deposits", ttl = "14d", name = "deposits.handle", store = idem, tx = tx)]
+    async fn deposit(
+        idem: &Idem<SqliteStore>,
+        id: &str,
+        account: &str,
+        cents: i64,
+    ) -> Result<(), OrderError> {
+        let update = sqlx::query("UPDATE accounts SET cents = cents + ? WHERE account = ?");
+        update.bind(cents).bind(account).execute(&mut *tx).await?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_dedup_table() {
+        let accounts = "CREATE TABLE accounts (account TEXT, cents INTEGER); INSERT INTO accounts VALUES ('ann', 0)";
+        let database = Sqlite::new(accounts).effects("SELECT cents FROM accounts");
+        check_on(database, async |idem| {
+            deposit(&idem, "message-1", "ann", 5).await
+        })
+        .other_request(async |idem| deposit(&idem, "message-1", "ann", 6).await)
+        .other_call(async |idem| deposit(&idem, "message-2", "ann", 5).await)
+        .assert_exactly_once();
+    }
+
+    /// Downstream chaining, with a row in a ledger.
+    #[idempotent(key = key, ttl = "24h", name = "payments.take", store = idem, attempt = attempt, skip(processor))]
+    async fn pay(idem: &Idem<SqliteStore>, processor: &Provider, key: &str) -> Result<u64, Fail> {
+        let key = attempt.downstream_key("processor");
+        let payment = processor.send(key.as_str(), "500 cents").await?;
+        let insert = sqlx::query("INSERT INTO ledger VALUES (?) ON CONFLICT (payment) DO NOTHING");
+        let insert = insert
+            .bind(payment as i64)
+            .execute(idem.store().pool())
+            .await;
+        insert.map_err(|_| Fail::NoAnswer)?;
+        Ok(payment)
+    }
+
+    #[test]
+    fn downstream_chaining() {
+        let processor = Provider::new("processor");
+        let ledger = Sqlite::new("CREATE TABLE ledger (payment INTEGER UNIQUE)");
+        let ledger = ledger.effects("SELECT count(*) FROM ledger");
+        check_on(ledger, async |idem| pay(&idem, &processor, "order-1").await)
+            .provider(&processor)
+            .assert_at_least_once_with_downstream_key();
+    }
+}

@@ -172,6 +172,13 @@ pub(crate) const PARTS: &[Part] = &[
         lane: 1,
     },
     Part {
+        name: "testing",
+        about: "the checks of users' functions: wrong functions that must be found, and right ones without a finding",
+        work: package("idem-testing"),
+        needs: &[],
+        lane: 1,
+    },
+    Part {
         name: "histories",
         about: "every store against the reference: sequences, contended histories, and defects that must be found",
         work: package("idem-histories"),
@@ -638,22 +645,9 @@ mod tests {
         let names: Vec<_> = whole.iter().map(|(part, _)| part.name).collect();
         assert_eq!(names, PARTS.iter().map(|it| it.name).collect::<Vec<_>>());
         assert!(whole.iter().all(|(_, filter)| filter.is_empty()));
-        assert!(
-            [
-                Postgres,
-                MariaDb,
-                MySql,
-                Redis,
-                RedisCluster,
-                Etcd,
-                RabbitMq,
-                Nats,
-                Python,
-                Programs
-            ]
-            .iter()
-            .all(|it| needs.contains(it))
-        );
+        let servers = [Postgres, MariaDb, MySql, Redis, RedisCluster, Etcd];
+        let others = [RabbitMq, Nats, Python, Programs];
+        assert!(servers.iter().chain(&others).all(|it| needs.contains(it)));
     }
 
     #[test]

@@ -319,7 +319,7 @@ fn an_effect_that_is_remembered_too_early() {
         Finding::EffectMissing,
         &expect![[r#"
             effect-missing: the call returned a result, and its effect never happened
-              the effect happened never, and undisturbed it happens once
+              the effect never happened, and undisturbed it happens once
                 1. call 1 begins in process A
                 2. process A claims w.early: attempt 1
                 3. the caller of call 1 leaves after poll 1: its future is dropped
