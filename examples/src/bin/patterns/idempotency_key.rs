@@ -1,4 +1,5 @@
-//! Idempotency key: the caller gives its request a key, and sends the same key with each retry.
+//! Idempotency key: the caller gives its request a key, and sends the same key with each retry. The order is in the database
+//! of the records, so one transaction (`tx`) commits both.
 
 use anyhow::ensure;
 use idem_runtime::{Error, Fingerprint, Idem, SqliteStore, idempotent};
@@ -30,7 +31,6 @@ enum OrderError {
 #[derive(Clone)]
 struct Orders {
     idem: Idem<SqliteStore>,
-    db: SqlitePool,
 }
 
 impl Orders {
@@ -41,13 +41,14 @@ impl Orders {
         wait = "1m",
         name = "orders.place",
         store = self.idem,
+        tx = tx,
     )]
     async fn place(&self, customer: &str, key: &str, order: Order) -> Result<Placed, OrderError> {
         let row = sqlx::query("INSERT INTO orders (customer, article, pieces) VALUES (?, ?, ?)")
             .bind(customer)
             .bind(order.article)
             .bind(order.pieces)
-            .execute(&self.db)
+            .execute(&mut *tx)
             .await?;
         Ok(Placed {
             number: row.last_insert_rowid(),
@@ -63,7 +64,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     store.migrate().await?;
     let orders = Orders {
         idem: Idem::new(store),
-        db: db.clone(),
     };
     let order = Order {
         article: "lamp".to_owned(),

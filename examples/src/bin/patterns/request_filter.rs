@@ -29,7 +29,6 @@ enum AlarmError {
 #[derive(Clone)]
 struct Pager {
     idem: Idem<SqliteStore>,
-    db: SqlitePool,
 }
 
 impl Pager {
@@ -40,13 +39,14 @@ impl Pager {
         wait = "1m",
         name = "alarms.page",
         store = self.idem,
+        tx = tx,
     )]
     async fn page(&self, alarm: Alarm) -> Result<(), AlarmError> {
         sqlx::query("INSERT INTO pages (sensor, minute, repetition) VALUES (?, ?, ?)")
             .bind(alarm.sensor)
             .bind(alarm.minute as i64)
             .bind(alarm.repetition as i64)
-            .execute(&self.db)
+            .execute(&mut *tx)
             .await?;
         Ok(())
     }
@@ -60,7 +60,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     store.migrate().await?;
     let pager = Pager {
         idem: Idem::new(store),
-        db: db.clone(),
     };
     let alarm = |minute, repetition| Alarm {
         sensor: "boiler".to_owned(),
