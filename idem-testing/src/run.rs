@@ -114,7 +114,7 @@ fn in_runtime<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
         .map_err(|error| format!("no runtime can be built: {error}"))?;
     let log = Log::default();
     let codec = codec_of(schedule);
-    let ran = runtime.block_on(async {
+    let ran: Result<(Option<Baseline>, Findings), Problem> = runtime.block_on(async {
         let world = World::open(check, log.clone(), codec).await?;
         Ok(match baseline {
             None => {
@@ -126,7 +126,7 @@ fn in_runtime<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     });
     // Tasks that a body has left behind must not delay the next schedule.
     runtime.shutdown_background();
-    let (result, findings) = ran.map_err(|problem: Problem| problem)?;
+    let (result, findings) = ran?;
     report.schedules.push(schedule);
     for (finding, detail) in findings {
         match report.findings.iter_mut().find(|it| it.finding == finding) {
@@ -143,16 +143,13 @@ fn in_runtime<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     Ok(result)
 }
 
-#[cfg_attr(
-    not(feature = "cbor"),
-    expect(clippy::unnecessary_wraps, reason = "with the feature there is one")
-)]
 fn codec_of(schedule: Schedule) -> Option<Codec> {
-    match schedule {
-        #[cfg(feature = "cbor")]
-        Schedule::Cbor => Some(Codec::Cbor),
-        _ => None,
+    #[cfg(feature = "cbor")]
+    if schedule == Schedule::Cbor {
+        return Some(Codec::Cbor);
     }
+    let _ = schedule;
+    None
 }
 
 async fn once<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(

@@ -1,6 +1,11 @@
 //! The functions of the repository's examples and patterns. A function of another program is reached through its file
 //! where that is a module, and is repeated here otherwise.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "functions of tests fail by panicking, too"
+)]
+
 use std::sync::Mutex;
 use std::time::Duration;
 

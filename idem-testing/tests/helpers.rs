@@ -1,5 +1,10 @@
 //! The helpers that tests use on their own: the store that fails on demand, the fake provider and the clock.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail by panicking, too"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
