@@ -10,7 +10,10 @@ async fn charge(idem: &Idem, bank: &Provider, key: &str) -> Result<u64, Fail> {
 
 /// Message of the panic of an assertion.
 fn message(assert: impl FnOnce()) -> String {
-    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(assert)).unwrap_err();
+    let asserted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(assert));
+    let Err(panic) = asserted else {
+        panic!("the assertion does not fail")
+    };
     panic.downcast_ref::<String>().cloned().unwrap_or_default()
 }
 

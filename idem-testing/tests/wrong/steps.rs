@@ -20,7 +20,7 @@ fn a_step_with_a_number_of_its_own() {
         send(&attempt, bank, "charge").await?;
         let print = format!("print-{}", ticket());
         let printed = async || Ok::<_, Fail>(printer.send_without_key("print").await?);
-        let label: u64 = attempt.step(&*print, printed).await?;
+        let label: u64 = attempt.step(&print, printed).await?;
         tokio::time::sleep(Duration::from_millis(1)).await;
         Ok(label)
     }
