@@ -1,5 +1,6 @@
 //! Purges: expired records, old tombstones, and what changes by hand have left behind.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::audit_entry::{self, AuditKey, Written};
@@ -21,6 +22,21 @@ pub(super) struct PurgeEntry<'a> {
     pub(super) key: Option<AuditKey>,
 }
 
+/// Key of the last entry that a batch has looked at; empty at the begin. The next batch goes on there, also after this one
+/// failed or was dropped. Concurrent batches do not see it before.
+struct Place<'a> {
+    after: Vec<u8>,
+    kept: &'a Mutex<Option<Vec<u8>>>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let after = std::mem::take(&mut self.after);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some(after).filter(|key| !key.is_empty());
+    }
+}
+
 impl<B: Backend> CasStore<B> {
     /// Purges one batch. It goes on where the last one stopped, so that batches do not read the same records. A batch that
     /// comes to the last record ends a round, and the next one begins with the first record.
@@ -31,17 +47,20 @@ impl<B: Backend> CasStore<B> {
         mut entry: Option<&mut PurgeEntry<'_>>,
     ) -> Result<Purged, StoreError> {
         let mut purged = Purged::default();
-        let mut after = self.purged_until().clone().unwrap_or_default();
+        let mut place = Place {
+            after: self.purged_until().clone().unwrap_or_default(),
+            kept: &self.purged_until,
+        };
         for _ in 0..SCANS {
+            let after = place.after.clone();
             let entries = self.backend().scan(&[RECORDS], &after, SCAN).await?;
             let is_last = entries.len() < SCAN;
             for found in entries {
                 if purged.removed + purged.interrupted >= u64::from(limit) {
                     purged.more = true;
-                    *self.purged_until() = Some(after);
                     return Ok(purged);
                 }
-                after.clone_from(&found.key);
+                place.after.clone_from(&found.key);
                 // An entry that cannot be read is left to operators, who see it in a listing.
                 match self.purge_entry(found, as_of, &mut entry).await {
                     Ok(one) => {
@@ -54,10 +73,9 @@ impl<B: Backend> CasStore<B> {
                 }
             }
             if is_last {
-                *self.purged_until() = None;
+                place.after.clear();
                 return Ok(purged);
             }
-            *self.purged_until() = Some(after.clone());
         }
         purged.more = true;
         Ok(purged)

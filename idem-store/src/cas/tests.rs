@@ -354,6 +354,38 @@ async fn bounded_purges_come_to_an_end() {
     assert_eq!(shelf.state().entries.len(), RECORDS);
 }
 
+/// A backend so slow that each batch is dropped must not keep later records from being purged.
+#[tokio::test]
+async fn a_batch_that_fails_half_way_is_continued() {
+    let (shelf, store) = shelf();
+    for number in 0..200 {
+        let request = ClaimRequest {
+            lease: Duration::ZERO,
+            retention: Duration::ZERO,
+            ..claim(&number.to_string())
+        };
+        granted(&store, &request).await;
+    }
+    let mut failures = 0;
+    loop {
+        shelf.state().fault = Some((30, false));
+        let purged = store.purge(1_000, Timestamp::MAX).await;
+        match purged {
+            Ok(purged) if !purged.more => break,
+            Ok(_) => {}
+            Err(_) => failures += 1,
+        }
+        assert!(failures < 100, "the batches do not move on");
+    }
+    assert!(failures > 5, "{failures}");
+    shelf.state().fault = None;
+    // A record that failed is passed over until the next round.
+    let rest = store.purge(1_000, Timestamp::MAX).await.unwrap();
+    assert!(rest.removed <= failures, "{rest:?}");
+    let none = store.purge(1_000, Timestamp::MAX).await.unwrap();
+    assert!(none.is_nothing(), "{none:?}");
+}
+
 #[tokio::test]
 async fn an_entry_that_cannot_be_read_is_named_and_passed_over() {
     let (shelf, store) = shelf();
