@@ -57,7 +57,7 @@ Usage: cargo xtask <command>
                       servers, the default), newest, or postgres-12 to postgres-18. MySQL is always the newest release.
                       Newest releases are installed into the target directory, as root on Debian, and kept. --only
                       starts the servers of these names only: postgres, mariadb, mysql, redis, redis-cluster, valkey,
-                      rabbitmq, nats
+                      rabbitmq, nats, etcd
   versions            Writes the table of versions in the README and the book from docs/tested-with.json
   lint                Checks formatting, and runs clippy and rustdoc with warnings as errors. Runs clippy on
                       idem-runtime with each single feature, and with some pairs of features
