@@ -379,10 +379,12 @@ impl Exports {
     }
 
     /// Returns true for the name of a backend's module below `store`. Names of items begin with a capital letter. The
-    /// module of the outbox's table serves all databases, and that of the trait for operators all stores.
+    /// module of the outbox's table serves all databases, and those of the trait for operators, of transitions and of
+    /// encodings all stores.
     fn is_backend(&self, name: Option<&String>) -> bool {
         name.is_some_and(|it| {
-            it.starts_with(char::is_lowercase) && !["outbox", "operator"].contains(&it.as_str())
+            let of_all = ["encoding", "operator", "outbox", "transitions"];
+            it.starts_with(char::is_lowercase) && !of_all.contains(&it.as_str())
         })
     }
 }
