@@ -36,9 +36,14 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::span;
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Stores that are measured. Redis finds records by their state only if it reads all of them, which takes longer than a
-/// store call may, after this many calls.
-const KINDS: [Kind; 4] = [Kind::Postgres, Kind::MariaDb, Kind::MySql, Kind::Sqlite];
+/// Stores that are measured.
+const KINDS: [Kind; 5] = [
+    Kind::Postgres,
+    Kind::MariaDb,
+    Kind::MySql,
+    Kind::Sqlite,
+    Kind::Redis,
+];
 /// Number of tasks that find the peak.
 const TASKS: usize = 256;
 /// Time for which calls arrive at a rate.
@@ -71,6 +76,8 @@ enum Work {
 #[derive(Clone)]
 struct Bed {
     idem: Idem,
+    /// The server, if it is a Redis.
+    redis: Option<redis::Client>,
     /// Number of calls so far, which are also their keys.
     calls: Arc<AtomicU64>,
 }
@@ -194,6 +201,9 @@ impl Bed {
 
     /// Number of claims without an outcome.
     async fn unfinished(&self) -> usize {
+        if let Some(redis) = &self.redis {
+            return running_in(redis).await;
+        }
         let filter = Filter {
             state: Some(State::Running),
             ..Filter::default()
@@ -201,6 +211,33 @@ impl Bed {
         let page = PageRequest::default();
         let records = self.idem.records().list(&filter, &page).await.unwrap();
         records.records.len()
+    }
+}
+
+/// Number of RUNNING records in a Redis. A listing would read all records whole, which takes longer than a store call may,
+/// after this many calls. This reads their letter alone, by the layout of the store.
+async fn running_in(redis: &redis::Client) -> usize {
+    const STATE: isize = 2;
+    let mut connection = redis.get_multiplexed_async_connection().await.unwrap();
+    let (mut cursor, mut running) = (0_u64, 0);
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor)
+            .arg("MATCH")
+            .arg("idem:*")
+            .arg("COUNT")
+            .arg(5_000);
+        let (next, keys): (u64, Vec<Vec<u8>>) = scan.query_async(&mut connection).await.unwrap();
+        let mut letters = redis::pipe();
+        for key in keys {
+            letters.getrange(key, STATE, STATE);
+        }
+        let letters: Vec<String> = letters.query_async(&mut connection).await.unwrap();
+        running += letters.iter().filter(|it| *it == "r").count();
+        if next == 0 {
+            return running;
+        }
+        cursor = next;
     }
 }
 
@@ -280,8 +317,10 @@ async fn measure(kind: Kind, work: Work, directory: &Path) {
     let directory = directory.join(format!("{kind}-{work:?}"));
     std::fs::create_dir(&directory).unwrap();
     let private = Private::start(kind, Writes::Flushed, &directory).unwrap();
+    let redis = (kind == Kind::Redis).then(|| redis::Client::open(&*private.address).unwrap());
     let bed = Bed {
         idem: backends::open(&private.address).await.unwrap(),
+        redis,
         calls: Arc::default(),
     };
     bed.peak(work).await;

@@ -15,7 +15,7 @@ const STORES: [(&str, &str); 4] = [
 
 /// Files that name three stores, and that no new store need touch. They are about those stores, and the list says where
 /// the particulars of another one go.
-const PARTICULAR: [(&str, &str); 25] = [
+const PARTICULAR: [(&str, &str); 27] = [
     (
         "idem-cli/src/target.rs",
         "the addresses that the command opens",
@@ -56,6 +56,14 @@ const PARTICULAR: [(&str, &str); 25] = [
         "a benchmark of these stores",
     ),
     ("tests/crash/mixed/database.rs", "locks in each dialect"),
+    (
+        "tests/benches/latency/main.rs",
+        "statements by hand on each store",
+    ),
+    (
+        "tests/benches/latency/one_by_one.rs",
+        "statements by hand on each store",
+    ),
     (
         "tests/drops/databases.rs",
         "open transactions in each dialect",
