@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use super::decisions::{ClaimUse, abandoned_token};
+use super::decisions::abandoned_token;
 use super::singleflight::Leader;
 use crate::error::StoreError;
 use crate::key::RecordId;
@@ -69,8 +69,6 @@ pub(super) struct AbandonedClaim {
     claim_id: ClaimId,
     /// None if the store's answer is not known.
     fencing_token: Option<FencingToken>,
-    /// Use of the record by the call itself, which an unanswered try of the claim does not end.
-    used: Option<ClaimUse>,
     reads: u32,
     /// Pause after the last read.
     pause: Duration,
@@ -104,21 +102,12 @@ impl AbandonedClaim {
             id: request.id,
             claim_id: request.claim_id,
             fencing_token: None,
-            used: None,
             reads: 0,
             pause: Duration::ZERO,
             longest_pause: request.lease / 2,
             due: now,
             give_up_at: later(now, request.lease.max(LONGEST_OUTAGE)),
             leader,
-        }
-    }
-
-    /// A try of a claim, without an answer, whose call uses the record that another try was granted.
-    pub(super) fn beside(request: &ClaimRequest, used: ClaimUse) -> Self {
-        Self {
-            used: Some(used),
-            ..Self::in_doubt(request, None)
         }
     }
 
@@ -235,9 +224,7 @@ impl GiveBack {
             Some(fencing_token) => fencing_token,
             None => {
                 let record = bounded(limit, self.store.get(&claim.id)).await?;
-                let is_unused =
-                    |token: &FencingToken| !claim.used.as_ref().is_some_and(|it| it.covers(*token));
-                match abandoned_token(record.as_ref(), claim.claim_id).filter(is_unused) {
+                match abandoned_token(record.as_ref(), claim.claim_id) {
                     Some(fencing_token) => fencing_token,
                     None => return Ok(Release::NotFound),
                 }

@@ -29,10 +29,6 @@ const MAX_ORPHANS: usize = 1024;
 /// the claim's key wait as well. After it, they ask the store themselves, and the claim is searched for.
 pub(super) const ANSWER_SOON: Duration = Duration::from_millis(250);
 
-/// Time after that for which the task of the claim still waits for its answer, while the claim is searched for. Then the
-/// store call is dropped, so that nothing holds a connection that does not answer.
-pub(super) const LAST_ANSWER: Duration = Duration::from_secs(1);
-
 /// State shared by all clones of a handle.
 pub(super) struct Engine {
     pub(super) store: Arc<dyn Store>,

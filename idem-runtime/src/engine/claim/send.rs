@@ -17,7 +17,7 @@ use crate::engine::decisions::ClaimUse;
 use crate::engine::give_back::AbandonedClaim;
 use crate::engine::prepared::Prepared;
 use crate::engine::progress::Phase;
-use crate::engine::shared::{ANSWER_SOON, LAST_ANSWER};
+use crate::engine::shared::ANSWER_SOON;
 use crate::engine::singleflight::Leader;
 use crate::error::{Error, StoreError};
 use crate::metrics::{Level, Timed};
@@ -293,19 +293,18 @@ async fn release_unless_used(
     pending.permit = None;
     if answer.is_none() {
         leader = None;
-        if decision.is_none() {
-            // The answer may be lost, or the claim may still be waiting at the server.
-            give_back(&call, AbandonedClaim::in_doubt(&call.request, None));
-        }
-        // Not for longer: the connection may be dead, and others wait for one. The claim is searched for.
-        answer = within(LAST_ANSWER, &mut pending.answer).await;
     }
-    drop(pending);
-    let is_searched_for = decision.is_none();
     let decision = match decision {
         Some(decision) => decision.await.ok(),
         None => None,
     };
+    if answer.is_none() {
+        if decision.is_none() {
+            // The answer may be lost, or the claim may still be waiting at the server.
+            give_back(&call, AbandonedClaim::in_doubt(&call.request, None));
+        }
+        answer = within(call.request.lease, &mut pending.answer).await;
+    }
     match (answer, decision) {
         (Some(Ok(ClaimOutcome::Granted(granted))), decision)
             if !decision
@@ -317,13 +316,6 @@ async fn release_unless_used(
         }
         (Some(Err(_)), None) => {
             give_back(&call, AbandonedClaim::in_doubt(&call.request, leader));
-        }
-        (None, None) if !is_searched_for => {
-            give_back(&call, AbandonedClaim::in_doubt(&call.request, None));
-        }
-        // It may still be granted, after the call has released the record of another try.
-        (None, Some(used @ ClaimUse::Uses(_))) => {
-            give_back(&call, AbandonedClaim::beside(&call.request, used));
         }
         _ => {}
     }
