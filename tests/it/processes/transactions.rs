@@ -79,7 +79,8 @@ impl<S: Database> Shop<S> {
 
     /// Starts another process, and stops it between its effect and its commit.
     async fn transacting(&self, key: &str, sql: &str) -> Caller {
-        let timeout = TIMEOUT.to_string();
+        // It has to connect first.
+        let timeout = (5 * TIMEOUT).to_string();
         let arguments = [
             "transact",
             &self.place.address,
