@@ -8,9 +8,10 @@
 //!   word to the server. Its place in the pool is free.
 //! - **Such closings are bounded.** A server that is only slow still works on the statement, and would collect sessions beyond
 //!   the pool. Beyond the bound, the connection keeps its place until its answer comes.
-//! - **The idle connections are closed, too**, as soon as a statement got no answer for that time, or its connection was lost:
-//!   what happened to one connection has most likely happened to the others, and the next try must not meet one of them.
-//!   No bound is needed, because nothing runs on them.
+//! - **The idle connections are closed, too**, as soon as a statement got no answer for that time and neither did any other, or
+//!   if its connection was lost: what happened to one connection has most likely happened to the others, and the next try
+//!   must not meet one of them. No bound is needed, because nothing runs on them. If the server answers other statements,
+//!   it is slow, and new connections would make it slower.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -47,6 +48,8 @@ pub(in crate::store) struct Connections<DB: Database> {
 #[derive(Debug)]
 struct Silence {
     closings: Arc<Semaphore>,
+    /// Time at which a statement was last answered.
+    answered_at: Mutex<Option<Instant>>,
     /// Time at which the idle connections were last closed because a statement got no answer.
     idle_closed_at: Mutex<Option<Instant>>,
 }
@@ -57,6 +60,7 @@ impl<DB: Database> Connections<DB> {
     pub(in crate::store) fn to_server(pool: Pool<DB>) -> Self {
         let silence = Silence {
             closings: Arc::new(Semaphore::new(MAX_CLOSINGS)),
+            answered_at: Mutex::default(),
             idle_closed_at: Mutex::default(),
         };
         Self {
@@ -86,11 +90,11 @@ impl<DB: Database> Connections<DB> {
     /// Waits for a statement, the wait for its connection included. If it gets no answer for a while, closes the idle
     /// connections, so that another try gets a new one.
     pub(in crate::store) async fn watch<T>(&self, statement: impl Future<Output = T>) -> T {
-        let mut statement = pin!(statement);
+        let (mut statement, begun) = (pin!(statement), Instant::now());
         if let Ok(answer) = timeout(SILENT, &mut statement).await {
             return answer;
         }
-        self.suspect_idle();
+        self.suspect_idle(begun);
         statement.await
     }
 
@@ -119,7 +123,7 @@ impl<DB: Database> Connections<DB> {
         if timeout(left, &mut work).await.is_ok() {
             return;
         }
-        self.suspect_idle();
+        self.suspect_idle(begun);
         let turn = Arc::clone(&silence.closings).acquire_owned();
         if let Either::Right((turn, work)) = select(work, pin!(turn)).await {
             drop(work);
@@ -128,10 +132,13 @@ impl<DB: Database> Connections<DB> {
         }
     }
 
-    /// Closes the idle connections, because a statement got no answer for a while; at most once in such a time, because
-    /// the server may only be slow.
-    fn suspect_idle(&self) {
+    /// Closes the idle connections, because a statement that began at this time got no answer for a while, unless another one
+    /// was answered since then; at most once in such a time, because the server may only be slow.
+    fn suspect_idle(&self, begun: Instant) {
         let Some(silence) = &self.silence else { return };
+        if lock(&silence.answered_at).is_some_and(|at| at >= begun) {
+            return;
+        }
         let now = Instant::now();
         let is_recent = |at| now.duration_since(at) < SILENT;
         let mut closed_at = lock(&silence.idle_closed_at);
@@ -230,7 +237,12 @@ impl<DB: Database> TakenConnection<DB> {
     pub(in crate::store) fn note<T>(&mut self, answer: &Result<T, sqlx::Error>) {
         match answer {
             Err(error) if self.pool.silence.is_some() && is_lost(error) => self.lose(),
-            _ => self.end = End::Return(None),
+            _ => {
+                self.end = End::Return(None);
+                if let Some(silence) = &self.pool.silence {
+                    *lock(&silence.answered_at) = Some(Instant::now());
+                }
+            }
         }
     }
 
