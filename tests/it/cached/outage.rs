@@ -16,6 +16,8 @@ use crate::records::HOUR;
 const TASKS: u64 = 8;
 const KEYS: u64 = 40;
 const KILLS: u32 = 5;
+/// Longer than a call takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// State shared by all tasks.
 #[derive(Default)]
@@ -41,7 +43,11 @@ async fn calls_continue<S: Store>(store: S) {
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let cached = Arc::clone(&processes[task as usize % 2]);
-            let (idem, witness) = (Idem::new(cached), Arc::clone(&witness));
+            let idem = Idem::builder(cached)
+                .store_timeout(PATIENCE)
+                .store_patience(PATIENCE)
+                .build();
+            let witness = Arc::clone(&witness);
             tokio::spawn(async move {
                 let mut turn = task;
                 while !witness.over.load(Ordering::SeqCst) {
