@@ -55,6 +55,9 @@ async fn answered(idem: &Shared, key: &str) {
 /// Makes calls while another runtime stands still in the middle of its own ones. Connections were opened there, claims are
 /// under way or wait, batches are being flushed, claims are given back, and keys have their leaders.
 async fn goes_on(idem: Shared, still: Still) {
+    // The store learns whether its server lets claims share statements.
+    let keys: Vec<_> = (0..CALLS).map(|it| format!("learns-{it}")).collect();
+    join_all(keys.iter().map(|key| answered(&idem, key))).await;
     // Where each claim has a connection, some must be left for the others.
     let calls = CALLS.min(idem.store().claim_concurrency() / 4);
     let (ready, is_ready) = oneshot::channel();
