@@ -425,12 +425,6 @@ impl SqlStore for MySqlStore {
             .await
     }
 
-    /// Alone: an update returns no rows here, so a batch could not tell which of its releases took no effect, and a release
-    /// that took effect must not be repeated.
-    async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
-        sql::release(self, owner).await
-    }
-
     /// Raises the fencing floor, because the record is then deleted only if it has exactly this fencing token.
     async fn before_erasing(&self, observed: &Observation) -> Result<Resolved, StoreError> {
         let there = sql::read_current(self, &observed.id).await?;

@@ -83,12 +83,13 @@ pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{Ended, InTransaction, Manager, transactions};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transitions::read_current;
+#[cfg(feature = "postgres")]
+pub(super) use transitions::release;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transitions::resolve;
 pub(super) use transitions::{
     Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, get, interrupt, list,
-    note_replay, now, release, renew, save_new_step, take_over, take_over_query,
-    too_many_conflicts,
+    note_replay, now, renew, save_new_step, take_over, take_over_query, too_many_conflicts,
 };
 
 /// Duration as stored, in microseconds. It is limited so that no sum of a time and two durations overflows. The limit,

@@ -33,6 +33,7 @@ use crate::mutex::lock;
 const SILENT: Duration = Duration::from_secs(2);
 /// Largest number of connections that are closed, each while the server may still work on its statement, within
 /// [`COUNTS_FOR`].
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 const MAX_CLOSINGS: usize = 16;
 /// Time for which a closing counts.
 const COUNTS_FOR: Duration = Duration::from_secs(30);
