@@ -24,7 +24,7 @@ use serde_json::{Value as Json, json};
 
 pub use reqwest::Error as InvalidClient;
 
-/// How far the clocks of the nodes may be apart. NTP keeps them much closer.
+/// Largest allowed difference between the clocks of two nodes. NTP keeps them much closer.
 const SKEW: Duration = Duration::from_millis(50);
 /// Time limit of a request. A node without a majority answers later or never.
 const REQUEST_LIMIT: Duration = Duration::from_secs(2);
