@@ -13,6 +13,8 @@ macro_rules! pages {
 
 pages! {
     start = "src/start.md";
+    service = "src/service.md";
+    existing_code = "src/existing-code.md";
     modes = "src/modes.md";
     patterns = "../patterns.md";
     stores = "src/stores.md";

@@ -1,5 +1,5 @@
-//! Crates outside of the workspace, like those of users. They have the dependencies that the README adds. They run its
-//! quick start, unchanged and with the runtime crate renamed, and the test of its service. Another one is like that of an
+//! Crates outside of the workspace, like those of users. They have the dependencies that the pages add. They run the
+//! README's quick start, unchanged and with the runtime crate renamed, and the test of the book's service. Another one is like that of an
 //! author of a store, on `idem-store` alone. In another one, a dependency changes how serde_json represents numbers.
 
 use std::fs;
@@ -8,6 +8,10 @@ use std::process::Command;
 
 use idem_runtime::conformance;
 
+/// Page with the quick start.
+const README: &str = "README.md";
+/// Page with a service and its test.
+const SERVICE: &str = "docs/book/src/service.md";
 /// Output of the quick start: the work, once, and its result.
 const FIRST_RUN: &str = "charging 500 cents\nreceipt for 500 cents\n";
 /// Output of the second run, on the file of the first: the result of the first run.
@@ -15,21 +19,25 @@ const SECOND_RUN: &str = "receipt for 500 cents\n";
 
 #[test]
 fn the_quick_start_runs_in_a_crate_of_its_own() {
-    let outsider = Outsider::new("plain", &dependencies(0), &block("rust,no_run", 0));
+    let outsider = Outsider::new(
+        "plain",
+        &dependencies(README),
+        &block(README, "rust,no_run"),
+    );
     assert_eq!(outsider.cargo("run"), FIRST_RUN);
     assert_eq!(outsider.cargo("run"), SECOND_RUN);
 }
 
 #[test]
 fn the_quick_start_runs_where_the_runtime_has_another_name() {
-    let main = replace(&block("rust,no_run", 0), "idem_runtime::", "once::");
+    let main = replace(&block(README, "rust,no_run"), "idem_runtime::", "once::");
     let derived = "#[derive(once::Fingerprint)]\n#[fingerprint(crate = once)]\npub struct Charge { pub cents: u64 }\n\
                    #[derive(once::Fingerprint)]\npub struct Refund { pub charge: Charge }\n\
                    #[once::idempotent(key = key, ttl = \"24h\", crate = once)]\n\
                    pub async fn refund(key: &str, refund: Refund) -> Result<u64, once::Error> {\n    \
                    Ok(refund.charge.cents + key.len() as u64)\n}";
     let dependencies = replace(
-        &dependencies(0),
+        &dependencies(README),
         "idem-runtime = { ",
         "once = { package = \"idem-runtime\", ",
     );
@@ -40,7 +48,11 @@ fn the_quick_start_runs_where_the_runtime_has_another_name() {
 
 #[test]
 fn the_service_passes_its_own_test() {
-    let outsider = Outsider::new("service", &dependencies(1), &block("rust,no_run", 1));
+    let outsider = Outsider::new(
+        "service",
+        &dependencies(SERVICE),
+        &block(SERVICE, "rust,no_run"),
+    );
     let output = outsider.cargo("test");
     assert!(
         output.contains("a_retry_gets_the_first_receipt ... ok"),
@@ -105,22 +117,19 @@ fn workspace() -> PathBuf {
     Path::new(&tests).parent().unwrap().to_owned()
 }
 
-/// A code block of the README in this language, counted from 0.
-fn block(language: &str, number: usize) -> String {
-    let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
-    let block = readme
-        .split(&format!("```{language}\n"))
-        .nth(number + 1)
-        .and_then(|rest| rest.split_once("```"));
-    let (block, _) =
-        block.unwrap_or_else(|| panic!("the README has no block {number} of {language}"));
+/// The first code block of a page in this language.
+fn block(page: &str, language: &str) -> String {
+    let text = fs::read_to_string(workspace().join(page)).unwrap();
+    let rest = text.split_once(&format!("```{language}\n"));
+    let block = rest.and_then(|(_, rest)| rest.split_once("```"));
+    let (block, _) = block.unwrap_or_else(|| panic!("{page} has no block of {language}"));
     block.to_owned()
 }
 
-/// The dependencies that a block of `cargo add` commands adds, as in a manifest.
-fn dependencies(number: usize) -> String {
+/// The dependencies that the first `cargo add` commands of a page add, as in a manifest.
+fn dependencies(page: &str) -> String {
     let mut dependencies = "[dependencies]\n".to_owned();
-    for line in block("console", number).lines() {
+    for line in block(page, "console").lines() {
         let command = line.strip_prefix("cargo add ");
         let command = command.unwrap_or_else(|| panic!("this adds no dependency: {line}"));
         let (name, features) = command.split_once(" --features ").unwrap_or((command, ""));
