@@ -1,4 +1,5 @@
-//! Checks of documentation pages: links have targets, and the files, names and tests that a page mentions exist.
+//! Checks of documentation pages: links have targets, the files, names and tests that a page mentions exist, and the first
+//! pages are short.
 
 use std::collections::HashSet;
 
@@ -17,6 +18,38 @@ pub(crate) const SITE: &str = "https://idem-rs.github.io/idem/";
 const BOOK: &str = "docs/book/src/";
 /// Address of the repository's files.
 const REPOSITORY: &str = "https://github.com/idem-rs/idem/blob/main/";
+
+/// Pages that are read from beginning to end, each with the most words that it may have, code and tables included.
+const MOST_WORDS: [(&str, usize); 3] = [
+    ("ARCHITECTURE.md", 1_200),
+    ("README.md", 1_300),
+    ("docs/proof.md", 3_000),
+];
+
+#[test]
+fn first_pages_are_short() {
+    let files = repository();
+    for (path, most) in MOST_WORDS {
+        let page: Vec<_> = pages(&files).filter(|it| it.path == path).collect();
+        assert_eq!(page.len(), 1, "there is no {path}");
+        check(page, |page| too_many_words(page, most));
+    }
+
+    let page = File::new("README.md", "# One\n\ntwo  three\n");
+    assert_eq!(too_many_words(&page, 4).len(), 0);
+    assert_eq!(too_many_words(&page, 3).len(), 1);
+}
+
+/// Counts words as `wc -w` does.
+fn too_many_words(page: &File, most: usize) -> Vec<String> {
+    let words = page.text.split_whitespace().count();
+    if words > most {
+        return vec![format!(
+            "{words} words, more than {most}: move what few readers need to a page of its own"
+        )];
+    }
+    vec![]
+}
 
 #[test]
 fn links_lead_to_files_and_headings() {
