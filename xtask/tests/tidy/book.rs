@@ -89,6 +89,35 @@ fn uncompiled(tests: &str, page: &File) -> Vec<String> {
     wrong
 }
 
+/// Pages whose code needs no feature and no further crate.
+const NEEDS_NOTHING: [&str; 3] = ["load", "operations", "ttl"];
+
+#[test]
+fn chapters_begin_with_what_to_add() {
+    let files = repository();
+    let needs = |it: &&File| {
+        let is_exempt = |name| it.path == format!("{PAGES}{name}.md");
+        is_page(it) && !NEEDS_NOTHING.into_iter().any(is_exempt)
+    };
+    check(files.iter().filter(needs), without_dependencies);
+
+    let missing = |text: &str| without_dependencies(&File::new("a.md", text)).len();
+    assert_eq!(missing("# A\n```rust\n```\n"), 1);
+    assert_eq!(missing("```rust\n```\n```console\ncargo add a\n```\n"), 1);
+    assert_eq!(missing("```console\ncargo add a\n```\n```rust\n```\n"), 0);
+    assert_eq!(missing("# A\n"), 0);
+}
+
+/// Code that a reader cannot copy, because no `cargo add` is above it.
+fn without_dependencies(page: &File) -> Vec<String> {
+    match page.text.split_once("```rust") {
+        Some((above, _)) if !above.contains("\ncargo add ") => {
+            vec!["has code before any `cargo add`, so no reader can compile it".to_owned()]
+        }
+        _ => vec![],
+    }
+}
+
 #[test]
 fn included_files_exist() {
     let files = repository();
