@@ -32,6 +32,7 @@ pages! {
     result_types = "src/result-types.md";
     migrations = "src/migrations.md";
     pools = "src/pools.md";
+    failover = "src/failover.md";
     load = "src/load.md";
     moving = "src/moving.md";
     operations = "src/operations.md";

@@ -67,7 +67,7 @@ use statements::{CLAIM_RESULT, OUT_OF_DATE, On, PostgresStatements};
 /// - Deleting records by hand does not raise the fencing floor.
 ///
 /// The portable form is experimental: it was tested on PostgreSQL only. The book says
-/// [what is known about other databases](https://idem-rs.github.io/idem/stores.html#databases-that-speak-postgresql).
+/// [what is known about other databases](https://idem-rs.github.io/idem/portable.html).
 ///
 /// # Durability
 ///
@@ -102,7 +102,7 @@ use statements::{CLAIM_RESULT, OUT_OF_DATE, On, PostgresStatements};
 ///
 /// A connection whose server refuses writes is closed, and its error [is retryable](StoreError::is_retryable), so a pool
 /// finds the new primary behind an address that moved. sqlx connects to one host, see the book's page on
-/// [pools](https://idem-rs.github.io/idem/pools.html).
+/// [failover](https://idem-rs.github.io/idem/failover.html).
 ///
 /// # Transactions
 ///
