@@ -2,12 +2,14 @@
 //!
 //! One task in each runtime of a handle serves all such claims, so that a runtime that stands still holds up only those
 //! that its task is releasing. As many claims are released at the same time as the store works on: stores with batches
-//! release them together. If the store fails, a task tries only one claim at a time, with growing pauses: thousands of
-//! calls that failed together must not keep an overloaded store busy. A claim whose
-//! fencing token is not known is searched for by reading. It is never claimed again: a claim sent from here could
-//! itself be left behind. The search goes on after a release, because the call may have sent its claim several times.
+//! release them together. If the store fails, a task tries only a few claims at a time, with growing pauses: thousands of
+//! calls that failed together must not keep an overloaded store busy. Each time it tries others, because the reason may be
+//! a single record, which somebody has locked.
+//!
+//! A claim whose fencing token is not known is searched for by reading. It is never claimed again: a claim sent from here
+//! could itself be left behind. The search goes on after a release, because the call may have sent its claim several times.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -38,6 +40,12 @@ const LONGEST_OUTAGE: Duration = Duration::from_secs(60);
 /// claim has most likely not arrived. It may also wait at the store for a lock, whose owner decides how long: the claim
 /// is therefore searched for with growing pauses, until its search ends.
 const EARLY_READS: u32 = 3;
+/// Bounds of the pause after a failed try.
+const PAUSE_AFTER_FAILURE: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+/// Largest number of claims that are tried at the same time while the store fails.
+const MAX_PROBES: usize = 8;
+/// Pause after a release that was interrupted, because its runtime ended or the store panicked.
+const PAUSE_AFTER_INTERRUPTION: Duration = Duration::from_secs(1);
 
 /// The abandoned claims of a handle.
 pub(super) struct GiveBack {
@@ -49,17 +57,40 @@ pub(super) struct GiveBack {
 
 #[derive(Default)]
 struct ClaimQueue {
-    /// Claims by the time at which they are due, and by a number.
-    waiting: BTreeMap<(Instant, u64), AbandonedClaim>,
+    waiting: BTreeMap<Place, AbandonedClaim>,
+    /// Places of the claims that were searched for in vain. They give way to others when the queue is full.
+    in_vain: BTreeSet<Place>,
     next_number: u64,
     /// The runtimes with a task that serves the queue.
     serving: Vec<runtime::Id>,
 }
 
+/// Place of a claim in the queue: the time at which it is due, and a number.
+type Place = (Instant, u64);
+
 impl ClaimQueue {
     fn push(&mut self, claim: AbandonedClaim) {
         self.next_number += 1;
-        self.waiting.insert((claim.due, self.next_number), claim);
+        let place = (claim.due, self.next_number);
+        if claim.reads >= EARLY_READS {
+            self.in_vain.insert(place);
+        }
+        self.waiting.insert(place, claim);
+    }
+
+    /// Removes the first claim if it is due.
+    fn pop_due(&mut self, now: Instant) -> Option<AbandonedClaim> {
+        let first = self.waiting.first_entry().filter(|it| it.key().0 <= now)?;
+        let (place, claim) = first.remove_entry();
+        self.in_vain.remove(&place);
+        Some(claim)
+    }
+
+    /// Removes a claim that was searched for in vain, because it has most likely not arrived.
+    fn pop_in_vain(&mut self) -> Option<AbandonedClaim> {
+        self.in_vain
+            .pop_first()
+            .and_then(|place| self.waiting.remove(&place))
     }
 }
 
@@ -87,11 +118,22 @@ enum Release {
     NotFound,
 }
 
-/// Result of trying one or more claims.
-struct Tried {
-    /// Claims to try again.
-    again: Vec<AbandonedClaim>,
-    store_failed: bool,
+/// A claim that a task took from the queue. It goes back if the task is cancelled.
+struct TakenClaim {
+    give_back: Arc<GiveBack>,
+    /// None once the claim is released, left to its lease or back in the queue.
+    claim: Option<AbandonedClaim>,
+}
+
+impl Drop for TakenClaim {
+    fn drop(&mut self) {
+        if let Some(mut claim) = self.claim.take() {
+            claim.due = later(Instant::now(), PAUSE_AFTER_INTERRUPTION);
+            if claim.due <= claim.give_up_at {
+                self.give_back.lock().push(claim);
+            }
+        }
+    }
 }
 
 impl AbandonedClaim {
@@ -123,6 +165,14 @@ impl AbandonedClaim {
         self.due <= self.give_up_at
     }
 
+    /// Schedules the next try after the store has failed. False if the claim is left to its lease.
+    fn try_again(&mut self) -> bool {
+        let [shortest, longest] = PAUSE_AFTER_FAILURE;
+        self.pause = (self.pause * 2).clamp(shortest, longest);
+        self.due = later(Instant::now(), self.pause);
+        self.due <= self.give_up_at
+    }
+
     /// A claim that was granted with this fencing token.
     pub(super) fn granted(
         request: &ClaimRequest,
@@ -138,7 +188,7 @@ impl AbandonedClaim {
 
 /// Claims to release.
 enum DueClaims {
-    Now(Vec<AbandonedClaim>),
+    Now(Vec<TakenClaim>),
     /// Nothing is due before this time.
     At(Instant),
     Nothing,
@@ -160,16 +210,11 @@ impl GiveBack {
     pub(super) fn add(self: &Arc<Self>, claim: AbandonedClaim, runtime: &Runtime) -> bool {
         let mut queue = self.lock();
         if queue.waiting.len() >= MAX_WAITING {
-            // A claim that was searched for in vain gives way: it has most likely not arrived.
-            let in_vain = |it: &AbandonedClaim| it.reads >= EARLY_READS;
-            let mut waiting = queue.waiting.iter();
-            let oldest = waiting.find(|(_, it)| in_vain(it)).map(|(due, _)| *due);
-            let Some(oldest) = oldest else {
+            if queue.pop_in_vain().is_none() {
                 // Unlocked first, because dropping the claim passes its leadership on.
                 drop(queue);
                 return false;
-            };
-            queue.waiting.remove(&oldest);
+            }
         }
         queue.push(claim);
         let is_served = queue.serving.contains(&runtime.id());
@@ -195,15 +240,17 @@ impl GiveBack {
     }
 
     /// Takes due claims. If no claim is queued, marks the queue as not served by this runtime.
-    fn due(&self, runtime: runtime::Id) -> DueClaims {
+    fn due(self: &Arc<Self>, runtime: runtime::Id) -> DueClaims {
         let mut queue = self.lock();
         let now = Instant::now();
         let mut taken = Vec::new();
         while taken.len() < MAX_TAKEN
-            && let Some(first) = queue.waiting.first_entry()
-            && first.key().0 <= now
+            && let Some(claim) = queue.pop_due(now)
         {
-            taken.push(first.remove());
+            taken.push(TakenClaim {
+                give_back: Arc::clone(self),
+                claim: Some(claim),
+            });
         }
         if !taken.is_empty() {
             return DueClaims::Now(taken);
@@ -239,53 +286,63 @@ impl GiveBack {
         Ok(Release::Done)
     }
 
-    /// Tries one claim once.
-    async fn try_one(self: Arc<Self>, mut claim: AbandonedClaim) -> Tried {
-        let released = self.release(&claim).await;
+    /// Tries one claim once. Returns false if the store failed.
+    async fn try_one(self: Arc<Self>, mut taken: TakenClaim) -> bool {
+        let Some(claim) = &mut taken.claim else {
+            return true;
+        };
+        let released = self.release(claim).await;
         claim.leader = None;
-        let store_failed = released.is_err();
+        let answered = released.is_ok();
         let again = match released {
             // Another try of a claim in doubt may arrive after this one, and is then granted on the released record.
             Ok(Release::Done) => {
                 claim.fencing_token.is_none() && claim.search_again(self.store_timeout)
             }
             Ok(Release::NotFound) => claim.search_again(self.store_timeout),
-            Err(error) => error.is_retryable() && Instant::now() < claim.give_up_at,
+            Err(error) => error.is_retryable() && claim.try_again(),
         };
-        Tried {
-            again: again.then_some(claim).into_iter().collect(),
-            store_failed,
+        if let Some(claim) = taken.claim.take()
+            && again
+        {
+            self.lock().push(claim);
         }
+        answered
     }
 
-    /// Tries each claim once. The first claim probes the store: if the store fails, the others are not tried.
-    async fn try_all(self: &Arc<Self>, due: Vec<AbandonedClaim>) -> Tried {
-        let mut due = due.into_iter();
-        let Some(first) = due.next() else {
-            return Tried {
-                again: Vec::new(),
-                store_failed: false,
-            };
-        };
-        let mut tried = Arc::clone(self).try_one(first).await;
-        if tried.store_failed {
-            tried.again.extend(due);
-            return tried;
+    /// Tries each claim once. The first ones probe the store. If it fails all of them, the others are not tried, and the
+    /// answer is false.
+    async fn try_all(self: &Arc<Self>, mut due: Vec<TakenClaim>, probes: usize) -> bool {
+        let others = due.split_off(probes.min(due.len()));
+        if !self.try_together(due, probes).await {
+            let mut queue = self.lock();
+            for mut untried in others {
+                if let Some(claim) = untried.claim.take() {
+                    queue.push(claim);
+                }
+            }
+            return false;
         }
         let at_once = self.store.claim_concurrency().max(1);
-        let mut trying = JoinSet::<Tried>::new();
-        for claim in due {
-            if trying.len() >= at_once
-                && let Some(Ok(one)) = trying.join_next().await
-            {
-                tried.again.extend(one.again);
+        self.try_together(others, at_once).await;
+        true
+    }
+
+    /// Tries each claim once, this number of them at the same time. Returns false if the store failed all of them.
+    async fn try_together(self: &Arc<Self>, claims: Vec<TakenClaim>, at_once: usize) -> bool {
+        let mut has_answered = claims.is_empty();
+        let mut trying = JoinSet::new();
+        let note = |tried| matches!(tried, Some(Ok(true)));
+        for claim in claims {
+            if trying.len() >= at_once {
+                has_answered |= note(trying.join_next().await);
             }
             trying.spawn(Arc::clone(self).try_one(claim));
         }
-        while let Some(one) = trying.join_next().await {
-            tried.again.extend(one.into_iter().flat_map(|it| it.again));
+        while !trying.is_empty() {
+            has_answered |= note(trying.join_next().await);
         }
-        tried
+        has_answered
     }
 }
 
@@ -293,6 +350,7 @@ impl GiveBack {
 async fn serve(mut serving: ServingGuard) {
     let give_back = Arc::clone(&serving.give_back);
     let mut pauses = Backoff::of_retries();
+    let mut probes = 1;
     loop {
         // Registered before the look at the queue, because an arrival before the registration would be missed.
         let mut arrived = pin!(give_back.arrived.notified());
@@ -309,15 +367,11 @@ async fn serve(mut serving: ServingGuard) {
             }
             DueClaims::Now(due) => due,
         };
-        let tried = give_back.try_all(due).await;
-        {
-            let mut queue = give_back.lock();
-            tried.again.into_iter().for_each(|claim| queue.push(claim));
-        }
-        if tried.store_failed {
-            tokio::time::sleep(pauses.pause()).await;
+        if give_back.try_all(due, probes).await {
+            (pauses, probes) = (Backoff::of_retries(), 1);
         } else {
-            pauses = Backoff::of_retries();
+            probes = (2 * probes).min(MAX_PROBES);
+            tokio::time::sleep(pauses.pause()).await;
         }
     }
 }

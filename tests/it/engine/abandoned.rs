@@ -264,6 +264,41 @@ async fn abandoned_claims_are_released_together_once_the_store_answers() {
     assert_eq!(count(&idem, State::Released).await, 40);
 }
 
+/// The store gives no answer about one claim, for example because an operator has locked its record.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_cannot_be_released_does_not_hold_up_another() {
+    let idem = service();
+    idem.store().hang_after(Op::Claim, 1);
+    idem.store().always(Op::Get, Fault::HangBefore);
+    leave(&idem, "locked");
+    tokio::time::sleep(ANSWER_SOON + MOMENT).await;
+    assert_eq!(idem.store().count(Op::Get), 1);
+    let gate = idem.store().hold_after(Op::Claim);
+    leave(&idem, "free");
+    settle().await;
+    gate.open();
+    tokio::time::sleep(3 * idem.policy().store_timeout).await;
+    assert_eq!(count(&idem, State::Released).await, 1);
+}
+
+/// The first try of a claim is not answered, and the second one is granted. The first one may still hold a connection, or
+/// the turn to write.
+#[tokio::test(start_paused = true)]
+async fn an_unanswered_try_goes_on_while_the_body_runs() {
+    let idem = service();
+    let gate = idem.store().hold_before(Op::Claim);
+    let body = async || {
+        tokio::time::sleep(2 * ANSWER_SOON).await;
+        let before = record(&idem).await.lease_until;
+        gate.open();
+        settle().await;
+        // It is a repeated claim, which renews the lease.
+        assert!(record(&idem).await.lease_until > before);
+        Ok::<_, Failure>(1)
+    };
+    idem.run(call("k", 1), body).await.unwrap();
+}
+
 /// Number of abandoned claims that a handle remembers.
 const REMEMBERED: usize = 65_536;
 
@@ -309,6 +344,68 @@ async fn a_claim_that_was_searched_for_in_vain_gives_way_to_a_later_one() {
     leave(&idem, "later");
     tokio::time::sleep(ANSWER_SOON + MOMENT).await;
     assert_eq!(count(&idem, State::Released).await, 1);
+}
+
+/// Maximum number of claims of a handle whose answers are waited for without a caller.
+const ORPHANS: usize = 1024;
+
+/// The store leaves as many claims unanswered as the handle waits for. The first claim of another call is not answered
+/// either, and its second one is granted. Both have one claim id: nobody may look for the first one and release it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_a_later_try_of_its_call_uses_is_not_searched_for() {
+    let idem = working_on(ORPHANS);
+    idem.store().always(Op::Claim, Fault::HangBefore);
+    for number in 0..ORPHANS {
+        leave(&idem, &number.to_string());
+    }
+    idem.store().always(Op::Claim, Fault::None);
+    idem.store().next(Op::Claim, Fault::HangAfter);
+    // Longer than the reads that a search begins with.
+    let long = idem.policy().store_timeout * 4;
+    let body = async || {
+        tokio::time::sleep(long).await;
+        assert_eq!(idem.store().count(Op::Release), 0);
+        Ok::<_, Failure>(1)
+    };
+    idem.run(call("k", 1), body).await.unwrap();
+    assert_eq!(count(&idem, State::Completed).await, 1);
+}
+
+/// The task that releases claims ends with its runtime, while the store works on the release of one claim and others
+/// wait for it. The next runtime releases all of them.
+#[test]
+fn claims_whose_release_was_interrupted_are_released_on_the_next_runtime() {
+    const LEFT: usize = 3;
+    let idem = service();
+    let runtime = || {
+        Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    };
+    runtime().block_on(async {
+        let answers = Gate::new();
+        idem.store()
+            .always(Op::Claim, Fault::HoldAfter(answers.clone()));
+        for number in 0..LEFT {
+            leave(&idem, &number.to_string());
+        }
+        settle().await;
+        idem.store().always(Op::Release, Fault::HangBefore);
+        answers.open();
+        settle().await;
+        assert_eq!(idem.store().count(Op::Release), 1);
+    });
+    runtime().block_on(async {
+        idem.store().always(Op::Release, Fault::None);
+        let gate = idem.store().hold_after(Op::Claim);
+        leave(&idem, "later");
+        settle().await;
+        gate.open();
+        tokio::time::sleep(2 * Duration::from_secs(1)).await;
+        assert_eq!(count(&idem, State::Released).await, LEFT + 1);
+    });
 }
 
 /// Its runtime ends with claims that are not released yet. The claims of calls on the next runtime are released, and so

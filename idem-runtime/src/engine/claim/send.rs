@@ -6,10 +6,12 @@
 //! because the read can overtake the claim. A dropped caller's claim is therefore not cancelled: a task waits for its
 //! answer and releases the claim.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::engine::admission::Permit;
@@ -175,9 +177,15 @@ impl SentClaims {
                 if let Some(mut pending) = pending {
                     // The store may have lost the claim: others need not wait for it.
                     pending.permit = None;
-                    let (decide, decision) = oneshot::channel();
-                    self.unanswered.push(decide);
-                    outlive(call, pending, Some(decision), None);
+                    match try_orphan(call) {
+                        Some(orphan) => {
+                            let (decide, decision) = oneshot::channel();
+                            self.unanswered.push(decide);
+                            outlive(orphan, call, pending, Some(decision), None);
+                        }
+                        // Not searched for yet: the retry has the same claim id, so a search would release its claim.
+                        None => self.in_doubt = true,
+                    }
                 }
                 Err(timed_out(limit))
             }
@@ -207,7 +215,10 @@ impl SentClaims {
     /// decision never arrives.
     pub(super) fn abandon(&mut self, call: &Arc<Prepared>, mut leader: Option<Leader>) {
         if let Some(pending) = self.under_way.take() {
-            outlive(call, pending, None, leader.take());
+            match try_orphan(call) {
+                Some(orphan) => outlive(orphan, call, pending, None, leader.take()),
+                None => self.in_doubt = true,
+            }
         }
         if let Some(granted) = self.unused {
             let claim = AbandonedClaim::granted(&call.request, granted, leader.take());
@@ -262,21 +273,22 @@ fn granted_token(claim: &ClaimOutcome) -> Option<FencingToken> {
     }
 }
 
-/// Spawns a task that waits for the answer to a claim, if the handle may have one more such task.
+/// Permission for one more task that waits for the answer to a claim. None if the handle has too many of them.
+fn try_orphan(call: &Prepared) -> Option<OwnedSemaphorePermit> {
+    Arc::clone(&call.engine.orphans).try_acquire_owned().ok()
+}
+
+/// Spawns a task that waits for the answer to a claim.
 fn outlive(
+    orphan: OwnedSemaphorePermit,
     call: &Arc<Prepared>,
     pending: PendingClaim,
     decision: Option<oneshot::Receiver<ClaimUse>>,
     leader: Option<Leader>,
 ) {
-    let orphans: &Arc<Semaphore> = &call.engine.orphans;
-    let Ok(permit) = Arc::clone(orphans).try_acquire_owned() else {
-        give_back(call, AbandonedClaim::in_doubt(&call.request, leader));
-        return;
-    };
     let release = release_unless_used(Arc::clone(call), pending, decision, leader);
     call.runtime.spawn(async move {
-        let _permit = permit;
+        let _orphan = orphan;
         release.await;
     });
 }
@@ -295,7 +307,18 @@ async fn release_unless_used(
         leader = None;
     }
     let decision = match decision {
-        Some(decision) => decision.await.ok(),
+        Some(mut decision) => {
+            let mut answering = Box::pin(within(call.request.lease, &mut pending.answer));
+            let mut has_ended = answer.is_some();
+            // The store call is polled meanwhile: it may hold a connection, or the turn to write.
+            let decision = poll_fn(|cx| {
+                if !has_ended && let Poll::Ready(late) = answering.as_mut().poll(cx) {
+                    (answer, has_ended) = (late, true);
+                }
+                Pin::new(&mut decision).poll(cx)
+            });
+            decision.await.ok()
+        }
         None => None,
     };
     if answer.is_none() {
