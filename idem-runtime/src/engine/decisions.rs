@@ -180,15 +180,17 @@ pub(super) fn abandoned_token(record: Option<&Record>, abandoned: ClaimId) -> Op
     is_granted.then_some(record.fencing_token)
 }
 
-/// True if a transaction whose commit was not acknowledged has ended its record.
+/// True if a transaction whose commit was not acknowledged has ended its record. A store that inserts the record with its
+/// outcome may have given it a higher fencing token.
 pub(super) fn was_committed(record: &Record, owner: &Owner) -> bool {
-    record.state.is_ended() && owner.owns(record)
+    record.state.is_ended() && record.claim_id == Some(owner.claim_id)
 }
 
-/// True if a transaction that is not committed has its running record in the store: a statement of its body committed it
-/// half way.
+/// True if a transaction that is not committed has its record in the store without an outcome: a statement of its body
+/// committed it half way.
 pub(super) fn was_committed_early(record: &Record, owner: &Owner) -> bool {
-    record.state == State::Running && owner.owns(record)
+    let has_no_outcome = matches!(record.state, State::Running | State::Interrupted);
+    has_no_outcome && record.claim_id == Some(owner.claim_id)
 }
 
 #[cfg(test)]

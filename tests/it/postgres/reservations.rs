@@ -125,3 +125,37 @@ async fn a_reserved_record_is_fenced() {
     assert_eq!(number(&pool, exact).await, 1);
     database.drop().await;
 }
+
+/// The body commits the transaction of its claim. Before it ends, a record with a higher fencing token is deleted.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn the_record_of_a_body_that_commits_is_interrupted_whatever_was_deleted() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let pool = database.pool(2).await;
+    let mut transaction = store.begin().await.unwrap();
+    let key = claim("k");
+    let answer = store.claim_in(&mut transaction, None, &key).await.unwrap();
+    let owner = owner(&key, &answer);
+    sqlx::raw_sql("COMMIT")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+
+    own(&store, &claim("other")).await;
+    execute(
+        &pool,
+        "UPDATE idem_records SET fencing_token = 9000000000000000; DELETE FROM idem_records",
+    )
+    .await;
+
+    let outcome = outcome(b"1");
+    let completed = store.complete_in(&mut transaction, &owner, &outcome);
+    assert_eq!(completed.await.unwrap(), FencedWrite::Fenced);
+    let record = store.get(&key.id).await.unwrap().unwrap();
+    assert_eq!(record.state, State::Interrupted);
+    assert_eq!(record.claim_id, Some(owner.claim_id));
+    assert!(record.fencing_token > owner.fencing_token);
+    let _ = store.rollback(transaction).await;
+    database.drop().await;
+}

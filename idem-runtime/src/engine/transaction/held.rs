@@ -286,7 +286,7 @@ fn undone() -> StoreError {
 }
 
 /// Returns the error of a call that failed for this reason. If a statement of the body has committed the transaction half
-/// way, the running record is visible to others, and is interrupted.
+/// way, the record is visible to others. It is interrupted, unless the store has done so.
 async fn explain(attempt: &Attempt, owner: &Owner, error: StoreError) -> Error {
     if error.kind() != StoreErrorKind::Conflict {
         return error.into();
@@ -294,15 +294,18 @@ async fn explain(attempt: &Attempt, owner: &Owner, error: StoreError) -> Error {
     let engine = attempt.engine();
     let limit = engine.policy.store_timeout;
     // Interrupting waits for an open transaction of the caller's, and reading does not.
-    let is_running = bounded(limit, engine.store.get(&owner.id))
-        .await
-        .is_ok_and(|record| record.is_some_and(|it| decisions::was_committed_early(&it, owner)));
-    if !is_running {
+    let record = bounded(limit, engine.store.get(&owner.id)).await;
+    let Ok(Some(record)) = record else {
+        return error.into();
+    };
+    if !decisions::was_committed_early(&record, owner) {
         return error.into();
     }
-    let interrupted = bounded(limit, engine.store.interrupt(owner)).await;
-    if !matches!(interrupted, Ok(FencedWrite::Applied)) {
-        return error.into();
+    if record.state != State::Interrupted {
+        let interrupted = bounded(limit, engine.store.interrupt(owner)).await;
+        if !matches!(interrupted, Ok(FencedWrite::Applied)) {
+            return error.into();
+        }
     }
     attempt.call().warn_interrupted();
     InvalidCall::CommittedInBody.into()

@@ -91,7 +91,7 @@ impl Pending for Transition {
 impl BatchExecutor for TransitionBatch {
     type Pending = Transition;
 
-    /// Completions and steps that took no effect get no response and run again individually.
+    /// Transitions that took no effect get no response and run again individually.
     async fn run(&self, batch: Vec<Transition>) {
         let mut batch = Batch::of(batch);
         let releases = std::mem::take(&mut batch.releases);
@@ -256,7 +256,12 @@ impl Batch {
             // Each receiver may be gone.
             match index(row, column).and_then(|index| pending.get_mut(index)?.take()) {
                 Some(Transition::Claim((claim, sender))) => {
-                    if let Ok(claimed) = read_claim_row(row, &claim) {
+                    // Another claim was faster, or an open transaction holds the record. The claim runs individually,
+                    // and waits.
+                    let claimed = read_claim_row(row, &claim);
+                    if let Ok(claimed) = claimed
+                        && !matches!(claimed, ClaimRow::LostRace)
+                    {
                         let _ = sender.send(claimed);
                     }
                 }
@@ -371,6 +376,7 @@ impl TransitionBatch {
                     sqlx::raw_sql(text).fetch_all(&mut *connection).await
                 }
             };
+            connection.note(&rows);
             let batches = batches + 1;
             if rows.is_ok() && batches < MAX_BATCHES_PER_CONNECTION && has_others(&self.store.pool)
             {

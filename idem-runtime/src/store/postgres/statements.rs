@@ -103,10 +103,13 @@ const ALONE: &str = "(SELECT 1 / coalesce(\
 const MAY_BE_OUT_OF_DATE: &str = "txid_current_if_assigned() IS NOT NULL OR current_setting('transaction_isolation') <> 'read committed'";
 
 /// Condition on the pool for the insert of a record. A transaction may hold the record by its advisory lock alone, and
-/// insert it when it ends: the claim waits for that lock. It gives the lock back at once. All transactions share the server's
-/// table of locks, and the many claims of a batch, each with a lock until its commit, would fill it for everybody.
-const WAIT_FOR_LOCK: &str =
-    "(pg_advisory_lock({lock_number})::text = '' AND pg_advisory_unlock({lock_number}))";
+/// insert it when it ends: the claim waits for that lock, and holds it until its own commit. A lock of the session would
+/// outlive a statement that is cancelled just when it gets the lock.
+const WAIT_FOR_LOCK: &str = "pg_advisory_xact_lock({lock_number})::text = ''";
+/// Condition on the pool for the insert of the records of a batch. It gives the lock back at once: all transactions share the
+/// server's table of locks, and the many claims of a batch, each with a lock until the commit, would fill it for everybody.
+const LOCK_IS_FREE: &str =
+    "pg_try_advisory_lock({lock_number}) AND pg_advisory_unlock({lock_number})";
 
 impl PostgresStatements {
     /// Template for statements of this form on records and the tables beside them.
@@ -119,7 +122,8 @@ impl PostgresStatements {
                 .with("alone", ALONE)
                 .with("is_alone", "{alone_function}()")
                 .with("may_be_out_of_date", MAY_BE_OUT_OF_DATE)
-                .with("wait_for_lock", WAIT_FOR_LOCK),
+                .with("wait_for_lock", WAIT_FOR_LOCK)
+                .with("lock_is_free", LOCK_IS_FREE),
         }
     }
 
@@ -152,6 +156,20 @@ mod tests {
             let statements = PostgresStatements::new(&Table::default(), form, On::Pool);
             check_statements(PostgresStatements::FILE, &statements.each());
             check_statements(SharedStatements::FILE, &statements.shared.each());
+        }
+    }
+
+    /// PostgreSQL keeps a lock of the session that a statement gets just before it is cancelled, for as long as the connection
+    /// lives. A statement that does not wait cannot be cancelled there.
+    #[test]
+    fn no_statement_waits_for_a_lock_of_the_session() {
+        let table = Table::default();
+        for on in [On::Pool, On::Transaction] {
+            let statements = PostgresStatements::new(&table, PostgresForm::Standard, on);
+            let all = [statements.each(), statements.shared.each()].concat();
+            for (name, statement) in all {
+                assert!(!statement.text().as_str().contains("pg_advisory_lock("), "{name}");
+            }
         }
     }
 

@@ -160,6 +160,10 @@ pg_try_advisory_xact_lock({lock_number:?12})
 -- True in a transaction, which has tried the lock. See `statements.rs` for statements on the pool.
 true
 
+-- part: lock_is_free
+-- As above, without waiting.
+true
+
 -- part: reserved
 -- Holds a record without a row. See `inserts_at_end`.
 WHEN r.id IS NULL AND {inserts_at_end} THEN {reserve_function}('{records}'::regclass, ?1)
@@ -196,8 +200,8 @@ coalesce(nullif(current_setting('idem.joined_calls', true), ''), '0')::integer
 LIMIT cardinality({it}::bytea[])
 
 -- part: claims_to_insert
--- Claims in parameters 1 to 12, and the insert of the records that do not exist. Each row waits for its advisory lock right
--- before it is inserted.
+-- Claims in parameters 1 to 12, and the insert of the records that do not exist and that no open transaction holds. The
+-- OFFSET lets the server look at the locks of these records alone.
 requests AS (
     SELECT a.*
     FROM {limited_wait}, unnest(
@@ -212,11 +216,15 @@ requests AS (
     INSERT INTO {records} ({inserted})
     SELECT
         a.id, a.scope, a.operation, a.idempotency_key, a.fingerprint,
-        CASE WHEN {wait_for_lock:a.lock} THEN 'running' END, a.claim_id,
+        'running', a.claim_id,
         greatest({now}, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)), 1,
         {now} + a.lease, a.retention, a.on_crash, {now}, {now} + a.lease + a.retention, a.owner, a.members
-    FROM requests AS a
-    WHERE {alone} AND NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id)
+    FROM (
+        SELECT a.* FROM requests AS a
+        WHERE {alone} AND NOT EXISTS (SELECT FROM {records} AS r WHERE r.id = a.id)
+        OFFSET 0
+    ) AS a
+    WHERE {lock_is_free:a.lock}
     ON CONFLICT (id) DO NOTHING
     RETURNING id, fencing_token
 )
@@ -356,13 +364,13 @@ FROM (SELECT 1) AS one LEFT JOIN {records} AS r ON r.id = ?1 {inserted_row}
 -- The body may have ended the transaction of its claim by a statement of its own: then another transaction is open, or
 -- none, and neither holds the record any more. The insert then writes nothing. A store that does not know the advisory
 -- locks may have inserted the record meanwhile, and a leased claim that looked at the lock just before. If theirs was
--- deleted again, the token is higher. Parameter 12 is null for the record of a transaction that is known to
--- have ended.
+-- deleted again, the token is higher. Parameter 12 is null for the record of a transaction that is known to have ended: it
+-- is interrupted.
 INSERT INTO {records} ({inserted}, codec, payload, ended_at)
 SELECT
     ?1, ?2, ?3, ?4, ?5, ?15, ?6, greatest(?13, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)),
-    1, ?14 + ?7, ?8, ?9, ?14, {now} + ?8, ?10, ?11, ?16, ?17,
-    CASE WHEN ?15 <> 'running' THEN {now} END
+    1, ?14 + ?7, ?8, ?9, ?14, CASE WHEN ?15 <> 'interrupted' THEN {now} + ?8 END, ?10, ?11, ?16, ?17,
+    CASE WHEN ?15 <> 'interrupted' THEN {now} END
 WHERE ?12 IS NULL OR txid_current_if_assigned() = ?12
 ON CONFLICT (id) DO NOTHING
 

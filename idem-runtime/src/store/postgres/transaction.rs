@@ -265,8 +265,8 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
         Ok(done)
     }
 
-    /// Inserts a running record if the body has committed the transaction of the claim by a statement of its own. The engine
-    /// interrupts the record, so that what was committed is not repeated. What the body did after the commit is rolled back.
+    /// Inserts an interrupted record if the body has committed the transaction of the claim by a statement of its own, so that
+    /// what was committed is not repeated. What the body did after the commit is rolled back.
     async fn insert_if_committed(&self, reservation: &Reservation) -> Result<bool, StoreError> {
         let PostgresStatements {
             was_committed,
@@ -282,9 +282,10 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
             let undone = sqlx::raw_sql("ROLLBACK").execute(&mut **connection).await;
             undone.map_err(error)?;
         }
-        let running = insertion(insert_ended, reservation, None).text(State::Running.as_str());
-        let running = running.text(None::<&str>).bytes(None::<&[u8]>);
-        self.write(running).await?;
+        let interrupted = insertion(insert_ended, reservation, None);
+        let interrupted = interrupted.text(State::Interrupted.as_str());
+        let interrupted = interrupted.text(None::<&str>).bytes(None::<&[u8]>);
+        self.write(interrupted).await?;
         Ok(true)
     }
 
