@@ -46,6 +46,8 @@ pub(super) use cancel::catch_panic;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use cancel::run_to_completion;
 pub(super) use connections::Connections;
+#[cfg(feature = "mysql")]
+pub(super) use connections::TOO_MANY_CONNECTIONS;
 #[cfg(feature = "postgres")]
 pub(super) use connections::TakenConnection;
 pub(super) use operator::{OperatorStatements, SqlOperator, migration_plan};

@@ -7,7 +7,7 @@ use sqlx::mysql::MySqlDatabaseError;
 use super::settings::Unusable;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::random;
-use crate::store::sql;
+use crate::store::sql::{self, TOO_MANY_CONNECTIONS};
 
 /// Error of a statement that was not sent, because it is larger than the server accepts.
 #[derive(Debug, thiserror::Error)]
@@ -163,7 +163,7 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
         3 | 1021 | 1026 | 1114 | 3019 | 3675 => {
             (Full, "the disk or the tablespace is full, make room")
         }
-        1040 | 1203 | 1226 => (
+        number if TOO_MANY_CONNECTIONS.contains(&number) => (
             Unavailable,
             "the server has no connection left, make the pool smaller or `max_connections` larger",
         ),

@@ -7,11 +7,15 @@
 //! - **A connection whose statement got no answer for [`SILENT`]**, and for which nobody waits any more, is closed without a
 //!   word to the server. Its place in the pool is free.
 //! - **Such closings are bounded.** A server that is only slow still works on the statement, and would collect sessions beyond
-//!   the pool. Beyond the bound, the connection keeps its place until its answer comes.
+//!   the pool. Beyond the bound, the connection keeps its place until its answer comes. Each time that the bound is reached,
+//!   a closing counts twice as long.
 //! - **The idle connections are closed, too**, as soon as a statement got no answer for that time and neither did any other, or
 //!   if its connection was lost: what happened to one connection has most likely happened to the others, and the next try
-//!   must not meet one of them. No bound is needed, because nothing runs on them. If the server answers other statements,
-//!   it is slow, and new connections would make it slower.
+//!   must not meet one of them. If the server answers other statements, it is slow, and new connections would make it
+//!   slower. This happens at most once in that time.
+//!
+//! A server may also allow fewer connections than the pool has. Then the statement waits, as it would in a smaller pool, until
+//! another one gives its connection back.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -33,10 +37,16 @@ use crate::mutex::lock;
 const SILENT: Duration = Duration::from_secs(2);
 /// Largest number of connections that are closed, each while the server may still work on its statement, within
 /// [`COUNTS_FOR`].
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 const MAX_CLOSINGS: usize = 16;
-/// Time for which a closing counts.
-const COUNTS_FOR: Duration = Duration::from_secs(30);
+/// Time for which a closing counts: at first, and at most.
+const COUNTS_FOR: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(960)];
+/// Time for which a statement waits for a connection of the pool if the server refuses a new one.
+const LONGEST_WAIT_FOR_ANOTHER: Duration = Duration::from_secs(1);
+/// Pause between two looks at the pool.
+const PAUSE_BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+/// Errors of MySQL and MariaDB: the server, or the user, has as many connections as it may have.
+#[cfg(feature = "mysql")]
+pub(in crate::store) const TOO_MANY_CONNECTIONS: [u16; 3] = [1040, 1203, 1226];
 
 /// Pool of connections. Cloning is cheap, and clones share the bound of closings.
 pub(in crate::store) struct Connections<DB: Database> {
@@ -49,6 +59,8 @@ pub(in crate::store) struct Connections<DB: Database> {
 #[derive(Debug)]
 struct Silence {
     closings: Arc<Semaphore>,
+    /// Time for which the next closing counts.
+    counts_for: Mutex<Duration>,
     /// Time at which a statement was last answered.
     answered_at: Mutex<Option<Instant>>,
     /// Time at which the idle connections were last closed because a statement got no answer.
@@ -61,6 +73,7 @@ impl<DB: Database> Connections<DB> {
     pub(in crate::store) fn to_server(pool: Pool<DB>) -> Self {
         let silence = Silence {
             closings: Arc::new(Semaphore::new(MAX_CLOSINGS)),
+            counts_for: Mutex::new(COUNTS_FOR[0]),
             answered_at: Mutex::default(),
             idle_closed_at: Mutex::default(),
         };
@@ -81,8 +94,19 @@ impl<DB: Database> Connections<DB> {
 
     /// Takes a connection for a statement that is sent next.
     pub(in crate::store) async fn acquire(&self) -> Result<TakenConnection<DB>, sqlx::Error> {
+        let begun = Instant::now();
+        let connection = loop {
+            match self.pool.acquire().await {
+                Err(error)
+                    if has_too_many(&error) && begun.elapsed() < LONGEST_WAIT_FOR_ANOTHER =>
+                {
+                    sleep(PAUSE_BETWEEN_LOOKS).await;
+                }
+                acquired => break acquired?,
+            }
+        };
         Ok(TakenConnection {
-            connection: self.pool.acquire().await?,
+            connection,
             pool: self.clone(),
             end: End::Return(Some(Instant::now())),
         })
@@ -128,18 +152,24 @@ impl<DB: Database> Connections<DB> {
         let turn = Arc::clone(&silence.closings).acquire_owned();
         if let Either::Right((turn, work)) = select(work, pin!(turn)).await {
             drop(work);
-            sleep(COUNTS_FOR).await;
+            sleep(silence.count_closing()).await;
             drop(turn);
         }
     }
 
     /// Closes the idle connections, because a statement that began at this time got no answer for a while, unless another one
-    /// was answered since then; at most once in such a time, because the server may only be slow.
+    /// was answered since then: then the server is only slow.
     fn suspect_idle(&self, begun: Instant) {
         let Some(silence) = &self.silence else { return };
-        if lock(&silence.answered_at).is_some_and(|at| at >= begun) {
-            return;
+        let has_answered = lock(&silence.answered_at).is_some_and(|at| at >= begun);
+        if !has_answered {
+            self.close_idle();
         }
+    }
+
+    /// Closes the idle connections, without waiting for anything.
+    fn close_idle(&self) {
+        let Some(silence) = &self.silence else { return };
         let now = Instant::now();
         let is_recent = |at| now.duration_since(at) < SILENT;
         let mut closed_at = lock(&silence.idle_closed_at);
@@ -148,11 +178,6 @@ impl<DB: Database> Connections<DB> {
         }
         *closed_at = Some(now);
         drop(closed_at);
-        self.close_idle();
-    }
-
-    /// Closes the idle connections, without waiting for anything.
-    fn close_idle(&self) {
         // Not more than are idle now, because others may return in the meantime.
         for _ in 0..self.pool.num_idle() {
             match self.pool.try_acquire() {
@@ -160,6 +185,20 @@ impl<DB: Database> Connections<DB> {
                 None => return,
             }
         }
+    }
+}
+
+impl Silence {
+    /// Counts a closing. Returns the time for which it counts.
+    fn count_closing(&self) -> Duration {
+        let [shortest, longest] = COUNTS_FOR;
+        let mut counts_for = lock(&self.counts_for);
+        match self.closings.available_permits() + 1 {
+            MAX_CLOSINGS => *counts_for = shortest,
+            1 => *counts_for = (2 * *counts_for).min(longest),
+            _ => {}
+        }
+        *counts_for
     }
 }
 
@@ -237,7 +276,10 @@ impl<DB: Database> TakenConnection<DB> {
     /// Notes the answer to a statement. If the connection was lost, the idle ones are closed with it.
     pub(in crate::store) fn note<T>(&mut self, answer: &Result<T, sqlx::Error>) {
         match answer {
-            Err(error) if self.pool.silence.is_some() && is_lost(error) => self.lose(),
+            Err(error) if self.pool.silence.is_some() && is_broken(error) => match is_lost(error) {
+                true => self.lose(),
+                false => self.end = End::Cut,
+            },
             _ => {
                 self.end = End::Return(None);
                 if let Some(silence) = &self.pool.silence {
@@ -254,8 +296,8 @@ impl<DB: Database> TakenConnection<DB> {
     }
 }
 
-/// Returns true for an error after which a connection is of no use any more, because of the network or the server.
-fn is_lost(error: &sqlx::Error) -> bool {
+/// Returns true for an error after which a connection is of no use any more.
+fn is_broken(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
         // Class 08 is that of connections. PostgreSQL ends sessions with 57P01 to 57P05.
@@ -264,6 +306,35 @@ fn is_lost(error: &sqlx::Error) -> bool {
             .is_some_and(|code| code.starts_with("08") || code.starts_with("57P")),
         _ => false,
     }
+}
+
+/// Returns true if the reason for which a connection is broken is the network or the server, and not the exchange on this
+/// connection: then others are most likely broken as well.
+fn is_lost(error: &sqlx::Error) -> bool {
+    match error {
+        // A driver that panicked, see `catch_panic`.
+        sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::Other,
+        sqlx::Error::Protocol(_) => false,
+        // PgBouncer has this code for what it refuses, such as a query that waited too long for a connection.
+        sqlx::Error::Database(answer) => answer.code().as_deref() != Some("08P01"),
+        _ => true,
+    }
+}
+
+/// Returns true if the server refuses a connection because it has too many. On PostgreSQL, sqlx itself tries again.
+#[cfg_attr(
+    not(feature = "mysql"),
+    expect(unused_variables, reason = "no other database reports it")
+)]
+fn has_too_many(error: &sqlx::Error) -> bool {
+    #[cfg(feature = "mysql")]
+    let has_too_many = error
+        .as_database_error()
+        .and_then(|it| it.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>())
+        .is_some_and(|it| TOO_MANY_CONNECTIONS.contains(&it.number()));
+    #[cfg(not(feature = "mysql"))]
+    let has_too_many = false;
+    has_too_many
 }
 
 impl<DB: Database> Drop for TakenConnection<DB> {
@@ -295,5 +366,45 @@ impl<DB: Database> Deref for TakenConnection<DB> {
 impl<DB: Database> DerefMut for TakenConnection<DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
         &mut self.connection
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_one_exchange_says_nothing_about_other_connections() {
+        let reset = sqlx::Error::Io(io::ErrorKind::ConnectionReset.into());
+        let panicked = sqlx::Error::Io(io::Error::other("the database driver panicked"));
+        let out_of_step = sqlx::Error::Protocol("an unexpected message".into());
+        for (error, lost) in [(&reset, true), (&panicked, false), (&out_of_step, false)] {
+            assert!(is_broken(error), "{error}");
+            assert_eq!(is_lost(error), lost, "{error}");
+        }
+        assert!(!is_broken(&sqlx::Error::RowNotFound));
+    }
+
+    #[test]
+    fn a_closing_counts_twice_as_long_each_time_that_the_bound_is_reached() {
+        let silence = Silence {
+            closings: Arc::new(Semaphore::new(MAX_CLOSINGS)),
+            counts_for: Mutex::new(COUNTS_FOR[0]),
+            answered_at: Mutex::default(),
+            idle_closed_at: Mutex::default(),
+        };
+        let mut turns = Vec::new();
+        let mut seconds = Vec::new();
+        for counting in [0, 1, 1, 1, 0] {
+            turns.truncate(counting);
+            while let Ok(turn) = Arc::clone(&silence.closings).try_acquire_owned() {
+                turns.push(turn);
+                seconds.push(silence.count_closing().as_secs());
+            }
+        }
+        seconds.dedup();
+        assert_eq!(seconds, [30, 60, 120, 240, 480, 30, 60]);
     }
 }
