@@ -33,6 +33,11 @@ use super::single::Single;
 use super::single::manager_of;
 use crate::error::{StoreError, StoreErrorKind};
 
+/// Time limit of the driver for a command to a cluster. The store limits its commands itself, see
+/// [`RedisStore::with_timeout`](super::RedisStore::with_timeout).
+#[cfg(feature = "redis-cluster")]
+const UNLIMITED: Duration = Duration::from_secs(3600);
+
 /// Connection to one server or to a cluster, which reconnects when it is lost. Clones share it.
 #[derive(Clone)]
 pub(super) enum Connection {
@@ -104,7 +109,7 @@ impl Connection {
     ) -> Result<Self, StoreError> {
         let client = ClusterClient::builder(urls)
             .connection_timeout(timeout)
-            .response_timeout(timeout)
+            .response_timeout(UNLIMITED)
             .tcp_settings(tcp_settings(TcpSettings::default(), timeout))
             .build()
             .map_err(errors::error)?;
