@@ -186,15 +186,19 @@ impl<'a> Call<'a> {
         Poll::Ready(answer)
     }
 
-    /// Polls the call until it ends, or up to this number of polls, or until its process dies.
-    pub(crate) async fn run(&mut self, last: u32, look: &dyn Fn()) -> Option<Answer> {
+    /// Polls the call until it ends, until the number of its polls is the last one, or until its process dies.
+    pub(crate) async fn run(
+        &mut self,
+        is_last: &dyn Fn(u32) -> bool,
+        look: &dyn Fn(),
+    ) -> Option<Answer> {
         poll_fn(|context| {
-            if self.process.is_dead(context.waker()) || self.polls >= last {
+            if self.process.is_dead(context.waker()) || is_last(self.polls) {
                 return Poll::Ready(None);
             }
             match self.poll(context, look) {
                 Poll::Ready(answer) => Poll::Ready(Some(answer)),
-                Poll::Pending if self.polls >= last || self.process.is_dead(context.waker()) => {
+                Poll::Pending if is_last(self.polls) || self.process.is_dead(context.waker()) => {
                     Poll::Ready(None)
                 }
                 Poll::Pending => Poll::Pending,

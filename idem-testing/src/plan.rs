@@ -39,6 +39,9 @@ pub(crate) fn schedules<P: Place, T, E>(
         all.extend(calls().map(|call| Schedule::KilledAfterStore { call }));
     }
     for request in spread(baseline.provider_requests, 8) {
+        if !is_paused {
+            all.push(Schedule::DroppedAfterRequest { request });
+        }
         all.push(Schedule::ProviderAnswerLost { request });
         all.push(Schedule::ProviderRequestLost { request });
     }

@@ -283,13 +283,14 @@ async fn disturbed<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
         Schedule::Dropped { poll } => {
             let mut call = world.begin(&first);
             if world.run_up_to(&mut call, poll).await.is_none() {
-                call.drop_future();
-                world.log.note(format!(
-                    "the caller of call 1 leaves after poll {poll}: its future is dropped"
-                ));
-                let before = world.effects().await?;
-                world.pass_lease().await?;
-                expected.left_behind = has_left_behind(world, &call, before).await?;
+                expected.left_behind = leave(world, call, &format!("poll {poll}")).await?;
+            }
+        }
+        Schedule::DroppedAfterRequest { request } => {
+            let mut call = world.begin(&first);
+            if world.run_up_to_request(&mut call, request).await.is_none() {
+                let when = format!("request {request} to a provider");
+                expected.left_behind = leave(world, call, &when).await?;
             }
         }
         Schedule::Killed { poll } => {
@@ -482,12 +483,18 @@ async fn other<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     })
 }
 
-/// True if an effect has happened since the caller of an abandoned call left.
-async fn has_left_behind<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
+/// Drops the future of a call after this event, and lets its lease pass. True if it has an effect after that.
+async fn leave<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     world: &World<'_, 'a, P, T, E>,
-    call: &Call<'_>,
-    before: u64,
+    mut call: Call<'_>,
+    event: &str,
 ) -> Result<bool, Problem> {
+    call.drop_future();
+    world.log.note(format!(
+        "the caller of call 1 leaves after {event}: its future is dropped"
+    ));
+    let before = world.effects().await?;
+    world.pass_lease().await?;
     let now = world.effects().await?;
     let records = world.records().await?;
     // A body that runs detached renews its lease, and ends its record.

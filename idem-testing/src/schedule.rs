@@ -34,6 +34,12 @@ pub enum Schedule {
         /// Number of the last poll.
         poll: u32,
     },
+    /// The caller leaves: its future is dropped at the first poll that ends after this request to a
+    /// [`Provider`](crate::Provider) and does not end the call. For stores whose polls differ from run to run.
+    DroppedAfterRequest {
+        /// Number of the request, over all providers.
+        request: u32,
+    },
     /// The process dies after this poll of the call: its future is dropped, and nothing of it reaches the store.
     Killed {
         /// Number of the last poll.
@@ -102,7 +108,7 @@ pub enum Schedule {
 }
 
 /// Names of the schedules. `#` stands for the number.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     "once",
     "again",
     "later",
@@ -125,6 +131,7 @@ const NAMES: [&str; 23] = [
     "delivered twice",
     "delivered backwards",
     "redelivered after poll #",
+    "dropped after provider request #",
     "seed #",
 ];
 
@@ -153,7 +160,8 @@ impl Schedule {
             Self::DeliveredTwice => (19, 0),
             Self::DeliveredBackwards => (20, 0),
             Self::Redelivered { poll } => (21, poll.into()),
-            Self::Random { seed } => (22, seed),
+            Self::DroppedAfterRequest { request } => (22, request.into()),
+            Self::Random { seed } => (23, seed),
         }
     }
 
@@ -185,6 +193,7 @@ impl Schedule {
             19 => Self::DeliveredTwice,
             20 => Self::DeliveredBackwards,
             21 => Self::Redelivered { poll: small },
+            22 => Self::DroppedAfterRequest { request: small },
             _ => return None,
         })
     }

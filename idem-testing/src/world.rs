@@ -117,8 +117,26 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
 
     /// Runs a call up to this number of polls. None if it did not end.
     pub(crate) async fn run_up_to(&self, call: &mut Call<'w>, last: u32) -> Option<Answer> {
+        self.run_until(call, &|polls| polls >= last).await
+    }
+
+    /// Runs a call up to this number of requests to providers. None if it did not end.
+    pub(crate) async fn run_up_to_request(
+        &self,
+        call: &mut Call<'w>,
+        request: u32,
+    ) -> Option<Answer> {
+        self.run_until(call, &|_| self.provider_requests() >= request)
+            .await
+    }
+
+    async fn run_until(
+        &self,
+        call: &mut Call<'w>,
+        is_last: &dyn Fn(u32) -> bool,
+    ) -> Option<Answer> {
         let look = || self.look();
-        let run = tokio::time::timeout(self.hung_after(), call.run(last, &look));
+        let run = tokio::time::timeout(self.hung_after(), call.run(is_last, &look));
         let answer = run.await.unwrap_or_else(|_| {
             call.drop_future();
             Some(Answer::hung())
