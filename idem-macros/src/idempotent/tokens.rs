@@ -162,6 +162,20 @@ pub(super) fn mentions(tokens: TokenStream, name: &Ident) -> bool {
     })
 }
 
+/// True if the tokens call a method of this variable.
+pub(super) fn calls(tokens: TokenStream, variable: &Ident, methods: &[&str]) -> bool {
+    let tokens: Vec<_> = tokens.into_iter().collect();
+    let calls = |it: &[TokenTree]| {
+        matches!(it, [TokenTree::Ident(ident), TokenTree::Punct(dot), TokenTree::Ident(method)]
+            if ident == variable && dot.as_char() == '.' && methods.iter().any(|it| method == it))
+    };
+    let mut groups = tokens.iter().filter_map(|token| match token {
+        TokenTree::Group(group) => Some(group.stream()),
+        _ => None,
+    });
+    tokens.windows(3).any(calls) || groups.any(|group| self::calls(group, variable, methods))
+}
+
 /// Tokens with another name for `self`.
 pub(super) fn rename_self(tokens: TokenStream, name: &Ident) -> TokenStream {
     tokens

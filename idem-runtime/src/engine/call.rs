@@ -63,6 +63,7 @@ struct CallInputs {
     /// Boxed, because few calls have one.
     recovery_input: Option<Box<Payload>>,
     issued: bool,
+    has_steps: bool,
     /// Canonical form of the request, if digests of its members are to be stored.
     members: Option<Vec<u8>>,
     transactional: bool,
@@ -210,6 +211,19 @@ impl Call {
     pub fn issued(self) -> Self {
         self.with(|inputs| {
             inputs.issued = true;
+            Ok(())
+        })
+    }
+
+    /// Declares that the body has [steps](super::Attempt::step). On a store that keeps no steps, the call is then refused
+    /// with [`InvalidCall::StepsUnsupported`] before it begins, and not only at its first step, when the body may have had
+    /// an effect.
+    ///
+    /// `#[idempotent]` declares it for a body that calls `step` or `step_tx` of its attempt.
+    #[must_use]
+    pub fn with_steps(self) -> Self {
+        self.with(|inputs| {
+            inputs.has_steps = true;
             Ok(())
         })
     }
@@ -371,6 +385,7 @@ impl CallInputs {
             run_on_store_error: false,
             recovery_input: None,
             issued: false,
+            has_steps: false,
             members: None,
             transactional: false,
         }
@@ -387,6 +402,9 @@ impl CallInputs {
         }
         if self.on_crash == OnCrash::Refuse && !engine.store.can_resolve_by_hand() {
             return Err(InvalidCall::NobodyResolves.into());
+        }
+        if self.has_steps && engine.store.steps().is_none() {
+            return Err(InvalidCall::StepsUnsupported.into());
         }
         let Some(input) = &self.recovery_input else {
             return Ok(());

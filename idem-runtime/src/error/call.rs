@@ -16,7 +16,7 @@ pub enum InvalidCall {
     #[error("the step name `{0}` was already used in this run, give each step its own name")]
     StepReused(String),
     /// The body has steps, and the store does not support them.
-    #[error("this store keeps no steps, take one that does or put the body's effects into one")]
+    #[error("this store keeps no steps; use one that does, or make the body a single effect")]
     StepsUnsupported,
     /// A step was to run in a transaction of a store other than the call's.
     #[error(

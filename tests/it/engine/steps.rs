@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
 use idem_runtime::{
     Attempt, Call, Error, Idem, InvalidCall, Key, MemoryStore, OnCrash, OnStoreError, Record,
-    RunOptions, Scope, State, Store, StoreErrorKind,
+    RunOptions, Scope, State, Store, StoreErrorKind, idempotent,
 };
 use tokio::time::Instant;
 
@@ -560,7 +560,7 @@ async fn without_protection_steps_run_and_are_not_saved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_without_steps_is_an_error_before_the_body_runs() {
+async fn a_store_without_steps_is_an_error_before_the_first_step_runs() {
     let (idem, ledger) = (Idem::new(Plain::new(MemoryStore::new())), Ledger::default());
     let error = refusal(run(&idem, call("k", 1), async |it| checkout(&ledger, it).await).await);
     assert!(matches!(
@@ -569,6 +569,34 @@ async fn a_store_without_steps_is_an_error_before_the_body_runs() {
     ));
     assert!(ledger.entries().is_empty());
     assert_eq!(record(&idem).await.state, State::Released);
+}
+
+/// The function has an effect before its first step.
+#[idempotent(key = key, ttl = "1h", name = "tests.declared-steps", store = idem, attempt = attempt, skip(ledger))]
+async fn declared(
+    idem: &Idem<Plain<MemoryStore>>,
+    key: &str,
+    ledger: &Ledger,
+) -> Result<u32, Failure> {
+    ledger.enter("before");
+    attempt.step("charge", async || Ok(1)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_a_store_without_steps_a_function_with_steps_is_refused_before_its_first_effect() {
+    let (idem, ledger) = (Idem::new(Plain::new(MemoryStore::new())), Ledger::default());
+    let by_macro = declared(&idem, "k", &ledger).await;
+    let by_hand = run(&idem, call("k", 1).with_steps(), async |_| {
+        ledger.enter("before");
+        Ok(1)
+    });
+    for answer in [by_macro, by_hand.await] {
+        assert!(matches!(
+            refusal(answer),
+            Error::InvalidCall(InvalidCall::StepsUnsupported)
+        ));
+    }
+    assert!(ledger.entries().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use crate::canonical::{Entry, encode_map};
 use crate::idempotent::duration::Duration;
 use crate::idempotent::model::{AfterCrash, Idempotent, OperationName, Request};
 use crate::idempotent::params::Param;
-use crate::idempotent::tokens::{Extent, local, result_arguments};
+use crate::idempotent::tokens::{Extent, calls, local, result_arguments};
 
 impl Idempotent {
     /// Expression for the call, with all settings.
@@ -112,7 +112,17 @@ impl Idempotent {
             quote!(.recover_with(#input))
         });
         let issued = self.issued.then(|| quote!(.issued()));
-        quote!(#scope #lease #wait #deadline #on_crash #run #recover_with #issued)
+        let with_steps = self.has_steps().then(|| quote!(.with_steps()));
+        quote!(#scope #lease #wait #deadline #on_crash #run #recover_with #issued #with_steps)
+    }
+
+    /// True if the body calls `step` or `step_tx` of its attempt. A body that passes its attempt to other functions may
+    /// have steps as well.
+    fn has_steps(&self) -> bool {
+        let body = || self.function.body.stream();
+        self.attempt
+            .as_ref()
+            .is_some_and(|attempt| calls(body(), attempt, &["step", "step_tx"]))
     }
 
     /// Expression for a `Duration`.
