@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use idem_runtime::{Attempt, Call, Idem, OnCrash, Reconciled, RunOptions, idempotent};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::outcome::{Receipt, SimError};
 use crate::plan::{Mode, Script, Style};
@@ -23,6 +24,7 @@ pub(crate) struct Service {
     pub(crate) key: usize,
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
+    pub(crate) deadline: Option<Instant>,
     pub(crate) style: Style,
     pub(crate) script: Script,
 }
@@ -194,7 +196,12 @@ impl Service {
     }
 
     fn plain_call(&self, mode: Mode, request: u32) -> Call {
-        Call::new(mode.operation(), &key_text(self.key), &request, self.ttl).wait(self.wait)
+        let call = Call::new(mode.operation(), &key_text(self.key), &request, self.ttl);
+        let call = call.wait(self.wait);
+        match self.deadline {
+            Some(deadline) => call.deadline(deadline),
+            None => call,
+        }
     }
 
     /// The call and the options that say without the macro what the function of this mode says with it.

@@ -389,6 +389,7 @@ impl<'a> Driver<'a> {
             key,
             request,
             wait: setup.lease.as_millis() as u64 * 3,
+            deadline: None,
             style: Style::Macro,
             leaves: Leaves::Never,
             script: Script::new(vec![Part::Effect], End::Value),

@@ -210,6 +210,8 @@ pub struct CallPlan {
     pub request: u32,
     /// How long the caller waits for a running call.
     pub wait: u64,
+    /// Milliseconds after which the call does not begin any more. The functions with the macro have none.
+    pub deadline: Option<u64>,
     /// How the call is written.
     pub style: Style,
     /// When the caller drops the future.
@@ -344,6 +346,7 @@ impl Plan {
         let (mut plan, kind) = generate::plan(seed);
         extras::add(&mut plan, kind);
         accidents::add(&mut plan, kind);
+        extras::add_deadlines(&mut plan);
         plan
     }
 

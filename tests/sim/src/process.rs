@@ -168,13 +168,14 @@ impl Process {
     /// Starts a call of a caller.
     pub(crate) fn call(&self, caller: usize, plan: &CallPlan, shared: &Shared, setup: &Setup) {
         let Some(running) = &self.running else { return };
-        let service = Service {
+        let mut service = Service {
             shared: shared.clone(),
             process: self.number,
             caller,
             key: plan.key,
             ttl: setup.ttl,
             wait: Duration::from_millis(plan.wait),
+            deadline: None,
             style: plan.style,
             script: plan.script.clone(),
         };
@@ -182,6 +183,8 @@ impl Process {
         // A process that stands still polls the call later.
         let called_at = shared.world().time();
         running.runtime.spawn(async move {
+            let deadline = plan.deadline.map(Duration::from_millis);
+            service.deadline = deadline.map(|it| Instant::now() + it);
             let mut waiting = Waiting::begin(&service);
             let call = service.call(&idem, mode, plan.request);
             let answer = Leaving::new(call, plan.leaves).await;
@@ -280,6 +283,7 @@ fn start_workers(idem: &Idem<SimStore>, process: usize, shared: &Shared, setup: 
                     key: input.key,
                     ttl,
                     wait: Duration::ZERO,
+                    deadline: None,
                     style: Style::Macro,
                     script: Script::new(vec![Part::Sleep(20), Part::Effect], End::Value),
                 };

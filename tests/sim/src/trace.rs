@@ -59,6 +59,8 @@ stats! {
     calls: "calls",
     /// Callers that dropped their future.
     left: "callers left",
+    /// Calls that were refused because they could not begin before their deadline.
+    overloaded: "refused for their deadline",
     /// Requests that the store executed.
     requests: "requests",
     /// Messages that were lost.

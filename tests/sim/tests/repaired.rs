@@ -59,6 +59,7 @@ fn call(at: u64, process: usize, style: Style, leaves: Leaves, takes: u64, end: 
             key: 0,
             request: 0,
             wait: 0,
+            deadline: None,
             style,
             leaves,
             script: Script::new(vec![Part::Sleep(takes), Part::Effect], end),

@@ -111,11 +111,13 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
                 attempt_guard: AttemptGuard(attempt),
                 owner,
             };
-            if needs_savepoint == NeedsSavepoint(true)
-                && let Err(error) = held.set_savepoint().await
-            {
-                let _ = held.roll_back().await;
-                return Err(error.into());
+            if needs_savepoint == NeedsSavepoint(true) {
+                let set = held.set_savepoint().await.map_err(Error::from);
+                let ready = set.and_then(|()| held.attempt().call().check_deadline());
+                if let Err(error) = ready {
+                    let _ = held.roll_back().await;
+                    return Err(error.into());
+                }
             }
             Ok(held)
         })

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use idem_runtime::{Attempt, Error, Idem};
 use idem_store::StoreErrorKind;
+use tokio::time::Instant;
 
 use super::Service;
 use crate::message::{Row, RowKind, Statement};
@@ -226,6 +227,10 @@ impl<'a> RunningBody<'a> {
             is_detached: service.style == Style::Detached,
         };
         let run = service.shared.world().body_starts(&start);
+        if service.deadline.is_some_and(|it| Instant::now() > it) {
+            let what = format!("run {run} of key {} begins after its deadline", service.key);
+            service.shared.world().violation("deadlines", what);
+        }
         Self {
             service,
             run,

@@ -15,6 +15,10 @@ const JOINS: f64 = 0.3;
 const DETACHED: f64 = 0.2;
 /// Chance that a step runs in a transaction.
 const STEP_IN_TRANSACTION: f64 = 0.4;
+/// Chance that a call has a deadline, in a plan whose calls are above the capacity of the store.
+const HAS_DEADLINE: f64 = 0.5;
+/// Largest number of claims at once in such a plan.
+const NARROW: usize = 2;
 /// Chance that a value is larger than a result may be.
 const LARGE: f64 = 0.08;
 
@@ -55,6 +59,23 @@ pub(super) fn add(plan: &mut Plan, kind: Kind) {
         let story = late_claim(&mut choices, plan, end / 2);
         plan.actions.extend(story);
         plan.actions.sort_by_key(|action| action.at);
+    }
+}
+
+/// Gives calls deadlines, if they have to wait until their claims may be sent.
+pub(super) fn add_deadlines(plan: &mut Plan) {
+    let mut choices = Choices::new(plan.seed ^ 0xdead_1150_0000_0000);
+    if plan.setup.claim_concurrency > NARROW {
+        return;
+    }
+    let longest = plan.setup.store_timeout.as_millis() as u64;
+    for action in &mut plan.actions {
+        if let What::Call(call) = &mut action.what
+            && matches!(call.style, Style::Plain | Style::Leased | Style::Detached)
+            && choices.chance(HAS_DEADLINE)
+        {
+            call.deadline = Some(choices.below(longest));
+        }
     }
 }
 
@@ -126,6 +147,7 @@ fn late_claim(choices: &mut Choices, plan: &Plan, begin: u64) -> Vec<Action> {
         key,
         request: 0,
         wait: 0,
+        deadline: None,
         style: Style::Plain,
         leaves: Leaves::Never,
         script: Script::new(vec![Part::Sleep(lease / 2), Part::Effect], End::Value),

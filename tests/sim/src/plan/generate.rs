@@ -218,6 +218,7 @@ fn call(choices: &mut Choices, setup: &Setup, process: usize, key: usize) -> Cal
             true => 0,
             false => choices.between(10, lease * 2),
         },
+        deadline: None,
         style: match choices.below(8) {
             0..=1 => Style::Leased,
             2..=4 => Style::Plain,

@@ -142,6 +142,10 @@ impl World {
         let is_expected = match error {
             // The other request of a reused key may have left before its body ran.
             Error::InFlight { .. } | Error::Store(_) | Error::LeaseLost | Error::KeyReused => true,
+            Error::Overloaded { .. } => {
+                self.stats.overloaded += 1;
+                plan.deadline.is_some() && !self.runs.iter().any(|run| run.caller == caller)
+            }
             Error::Unrecorded => !history.unrecorded.is_empty(),
             Error::Interrupted => {
                 matches!(history.mode, Mode::Refuse | Mode::Reconcile | Mode::Recover)
