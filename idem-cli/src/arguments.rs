@@ -111,6 +111,10 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Print the manual page
+    ///
+    /// To read the page: idem man | man -l -
+    Man,
 }
 
 /// Parts of the name of a record: operation, key and scope, or its id.

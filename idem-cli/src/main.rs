@@ -18,6 +18,7 @@ mod find;
 mod history;
 mod input;
 mod look;
+mod man;
 mod migrate;
 mod outbox;
 mod output;
@@ -105,8 +106,10 @@ fn print_help_or_error(text: &clap::Error) -> ExitCode {
 }
 
 async fn run(Arguments { target, command }: Arguments) -> anyhow::Result<End> {
-    if let Command::Completions { shell } = command {
-        return Ok(arguments::print_completions(shell));
+    match command {
+        Command::Completions { shell } => return Ok(arguments::print_completions(shell)),
+        Command::Man => return man::print(),
+        _ => {}
     }
     let connection = target.connect().await?;
     let idem = &connection.idem;
@@ -129,6 +132,6 @@ async fn run(Arguments { target, command }: Arguments) -> anyhow::Result<End> {
         Command::Migrate(migrate) => migrate::migrate(&connection, &migrate).await,
         Command::Doctor(doctor) => doctor::doctor(&connection, &doctor).await,
         Command::Purge(purge) => purge::purge(&connection, &purge).await,
-        Command::Completions { .. } => Ok(End::Done),
+        Command::Completions { .. } | Command::Man => Ok(End::Done),
     }
 }

@@ -12,7 +12,7 @@ use sqlx::SqlitePool;
 use super::{Place, on_letter, request};
 
 /// Arguments of each subcommand on a store with an interrupted letter `order-1`, and the exit code if all is written.
-const COMMANDS: [(&[&str], i32); 28] = [
+const COMMANDS: [(&[&str], i32); 29] = [
     (&["list"], 0),
     (&["list", "--json"], 0),
     (&["list", "--where", "state=interrupted"], 0),
@@ -45,6 +45,7 @@ const COMMANDS: [(&[&str], i32); 28] = [
     (&["outbox", "list", "--json"], 0),
     (&["outbox", "audit"], 3),
     (&["completions", "bash"], 0),
+    (&["man"], 0),
     (&["help"], 0),
     (&["--version"], 0),
     (&["erase", "--where", "stuck", "--dry-run"], 0),
