@@ -1,11 +1,14 @@
-//! Commands for contributors: `cargo xtask test`, `servers`, `lint`, `docs`, `bench`, `prove`, `ci`.
+//! Commands for contributors: `cargo xtask test`, `servers`, `lint`, `docs`, `bench`, `prove`, `package`, `archive`, `ci`.
 
+mod archive;
 mod bench;
 mod book;
 mod clients;
 mod copy;
+mod crates;
 mod lint;
 mod mutation;
+mod notices;
 mod packages;
 mod parts;
 mod passed;
@@ -23,7 +26,9 @@ use anyhow::{Context as _, anyhow, bail};
 use lexopt::prelude::{Long, Short, Value, ValueExt as _};
 use xshell::cmd;
 
+use crate::archive::archive;
 use crate::bench::{Bench, bench};
+use crate::crates::package;
 use crate::lint::lint;
 use crate::parts::Need;
 use crate::prove::{Fuzz, Prove, Settings, prove};
@@ -91,7 +96,13 @@ Usage: cargo xtask <command>
                       MariaDB, MySQL and Redis, on private servers, and compares what happens with what is expected.
                       Prints a table. ENGINE is postgres, mariadb, mysql or redis. MySQL is left out if it is not
                       installed, see `servers`
-  ci                  Runs lint, then test
+  package [--minimal] Packages the published crates from a clean clone, and builds each of them from its package, with its
+                      default features and with all. Checks the files of the packages. --minimal also checks them with
+                      the oldest versions of their dependencies that their manifests allow; needs a nightly Rust
+  archive             Builds the command `idem` without a library of the system, and writes an archive with it, its
+                      manual page, completions and licences into `archive` in the target directory. Needs `musl-gcc`
+                      and the target x86_64-unknown-linux-musl
+  ci                  Runs lint, then package, then test
 ";
 
 #[derive(Debug, Clone, PartialEq)]
@@ -114,6 +125,10 @@ enum Command {
     Docs,
     Bench(Bench),
     Prove(Prove),
+    Package {
+        minimal: bool,
+    },
+    Archive,
     Ci,
     Help,
 }
@@ -220,6 +235,9 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
             Long("embedded") => embedded = true,
             Long("list") => list = true,
             Long("resume") => resumes = true,
+            Long("minimal") if matches!(command, Some(Command::Package { .. })) => {
+                command = Some(Command::Package { minimal: true });
+            }
             Long("servers") => set_name = Some(args.value()?.string()?),
             Long("only") if matches!(command, Some(Command::Servers { .. })) => {
                 let name = args.value()?.string()?;
@@ -246,6 +264,8 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                     Some("docs") => Command::Docs,
                     Some("bench") => Command::Bench(Bench::default()),
                     Some("prove") => Command::Prove(Prove::default()),
+                    Some("package") => Command::Package { minimal: false },
+                    Some("archive") => Command::Archive,
                     Some("ci") => Command::Ci,
                     Some("help") => Command::Help,
                     _ => bail!("unknown command {name:?}\n\n{USAGE}"),
@@ -335,8 +355,11 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Docs => book::build(&mut run)?,
         Command::Bench(what) => bench(&mut run, &what)?,
         Command::Prove(what) => prove(&mut run, &what)?,
+        Command::Package { minimal } => package(&mut run, minimal)?,
+        Command::Archive => archive(&mut run)?,
         Command::Ci => {
             lint(&mut run)?;
+            package(&mut run, false)?;
             test(&mut run, false, Set::default(), false, &[])?;
         }
     }
@@ -476,6 +499,10 @@ mod tests {
         );
         assert_eq!(parsed(&["ci"]), Ok(Command::Ci));
         assert_eq!(parsed(&["docs"]), Ok(Command::Docs));
+        assert_eq!(parsed(&["archive"]), Ok(Command::Archive));
+        for (args, minimal) in [(&["package"][..], false), (&["package", "--minimal"], true)] {
+            assert_eq!(parsed(args), Ok(Command::Package { minimal }));
+        }
         assert_eq!(parsed(&["prove"]), Ok(Command::Prove(Prove::default())));
         assert_eq!(
             parsed(&["prove", "--seed", "7", "--hours", "0.5", "--mutants"]),
@@ -590,6 +617,9 @@ mod tests {
             &["lint", "--embedded"],
             &["lint", "--list"],
             &["lint", "--resume"],
+            &["lint", "--minimal"],
+            &["--minimal", "package"],
+            &["package", "--embedded"],
             &["test", "--resume", "ui"],
             &["test", "--resume", "--embedded"],
             &["lint", "test"],

@@ -117,6 +117,13 @@ impl Run {
         Ok(metadata.quiet().read()?)
     }
 
+    /// Cargo's description of the packages of the workspace and of all that they depend on.
+    pub(crate) fn metadata_with_dependencies(&self) -> anyhow::Result<String> {
+        let cargo = &self.cargo;
+        let metadata = cmd!(self.shell, "{cargo} metadata --format-version 1 --locked");
+        Ok(metadata.quiet().read()?)
+    }
+
     /// Sets an environment variable for all later steps and commands.
     pub(crate) fn set_var(&mut self, name: &str, value: &str) {
         self.shell.set_var(name, value);

@@ -16,6 +16,7 @@ mod leases;
 mod manifests;
 mod pages;
 mod paths;
+mod published;
 mod stores;
 mod texts;
 mod versions;

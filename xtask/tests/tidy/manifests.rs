@@ -38,6 +38,10 @@ fn a_manifest_that_does_not_inherit_is_found() {
         violations(&File::new("a/Cargo.toml", "[package]\nname = 'a'")).len(),
         4
     );
+    let newer = good.replace("rust-version.workspace = true", "rust-version = '1.94'");
+    let wrong = |path: &str| violations(&File::new(path, &newer)).len();
+    assert_eq!(wrong("idem-cli/Cargo.toml"), 0);
+    assert_eq!(wrong("a/Cargo.toml"), 2);
     let private = "[package]\nname = 'a'\npublish = false";
     assert_eq!(violations(&File::new("a/Cargo.toml", private)).len(), 3);
     assert_eq!(violations(&File::new("a/Cargo.toml", "[package")).len(), 1);
@@ -45,6 +49,9 @@ fn a_manifest_that_does_not_inherit_is_found() {
 
 /// Manifest of the compiler's test cases, which represent code of users and have other lints.
 const UI: &str = "tests/ui/Cargo.toml";
+
+/// Published packages that need a newer Rust than the others, with that version. RELEASING.md says why.
+const NEWER: [(&str, &str); 1] = [("idem-cli/Cargo.toml", "1.94")];
 
 /// Crates outside of the workspace, which can inherit nothing: one with a feature that the workspace is built without, one
 /// like that of an author of a store, and the benchmark of other libraries.
@@ -66,7 +73,12 @@ fn violations(file: &File) -> Vec<String> {
     let package = &manifest["package"];
     let is_published = package.get("publish").and_then(Value::as_bool) != Some(false);
     // The oldest Rust is a promise to users. Packages that are not published follow the newest Rust.
-    let promised = is_published.then_some("rust-version");
+    let newer = NEWER.iter().find(|(path, _)| *path == file.path);
+    let newer = newer.map(|(_, version)| *version);
+    if package.get("rust-version").and_then(Value::as_str) != newer {
+        wrong.push(format!("`rust-version` is not {newer:?}"));
+    }
+    let promised = (is_published && newer.is_none()).then_some("rust-version");
     for field in ["edition", "license"].into_iter().chain(promised) {
         if !package.get(field).is_some_and(inherited) {
             wrong.push(format!("does not inherit `{field}`"));
