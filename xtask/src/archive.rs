@@ -1,13 +1,13 @@
 //! `cargo xtask archive`: the command for operators as an archive for Linux.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value as Json;
 use xshell::{Shell, cmd};
 
-use crate::notices;
 use crate::run::Run;
+use crate::{notices, sbom};
 
 /// A target whose programs need no file of the system.
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-musl";
@@ -20,7 +20,7 @@ const COMPLETIONS: [(&str, &str); 5] = [
     ("zsh", "_idem"),
 ];
 
-/// Builds the command, and writes the archive with it into `archive` in the target directory.
+/// Builds the command, and writes the archive with it, and its bill of materials, into `archive` in the target directory.
 pub(crate) fn archive(run: &mut Run) -> anyhow::Result<()> {
     let cargo = run.cargo();
     let version = version(&run.metadata()?)?;
@@ -48,6 +48,10 @@ pub(crate) fn archive(run: &mut Run) -> anyhow::Result<()> {
             staged.join("THIRD-PARTY-LICENSES"),
             notices::text(&linked, &metadata)?,
         )?;
+        sh.write_file(
+            folder.join("idem.cdx.json"),
+            sbom::bill(&version, &linked, &metadata, &root)?,
+        )?;
         let file = folder.join(format!("{name}.tar.gz"));
         // Two archives of one commit are equal.
         let time = cmd!(sh, "git log -1 --format=@%ct").quiet().read()?;
@@ -64,7 +68,7 @@ pub(crate) fn archive(run: &mut Run) -> anyhow::Result<()> {
 
 /// Flags of the compiler. The program must need no library, and must not have paths of the machine that built it.
 fn flags(root: &Path) -> String {
-    let home = std::env::var_os("CARGO_HOME").map(Into::into);
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|it| it.join(".cargo")));
     let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
     let mut flags = vec![

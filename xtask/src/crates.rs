@@ -49,6 +49,7 @@ pub(crate) fn package(run: &mut Run, minimal: bool) -> anyhow::Result<()> {
         Ok(cmd!(sh, "git clone --quiet --depth 1 {address} {clone}").run()?)
     })?;
     let names: Vec<_> = crates.iter().flat_map(|it| ["-p", &it.name]).collect();
+    let names = &names;
     for (title, features) in [
         ("default features", None),
         ("all features", Some("--all-features")),

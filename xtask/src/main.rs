@@ -14,6 +14,7 @@ mod parts;
 mod passed;
 mod prove;
 mod run;
+mod sbom;
 mod servers;
 mod test;
 mod tested;
@@ -100,8 +101,8 @@ Usage: cargo xtask <command>
                       default features and with all. Checks the files of the packages. --minimal also checks them with
                       the oldest versions of their dependencies that their manifests allow; needs a nightly Rust
   archive             Builds the command `idem` without a library of the system, and writes an archive with it, its
-                      manual page, completions and licences into `archive` in the target directory. Needs `musl-gcc`
-                      and the target x86_64-unknown-linux-musl
+                      manual page, completions and licences, and its bill of materials, into `archive` in the target
+                      directory. Needs `musl-gcc` and the target x86_64-unknown-linux-musl
   ci                  Runs lint, then package, then test
 ";
 

@@ -17,9 +17,10 @@ pub(crate) type Crate = (String, String);
 
 /// Lists the crates of which the command consists, without those that only run while it is compiled.
 pub(crate) fn linked(sh: &Shell, cargo: &OsStr) -> anyhow::Result<BTreeSet<Crate>> {
+    let format = "{p}";
     let tree = cmd!(
         sh,
-        "{cargo} tree --locked -p idem-cli --target {TARGET} -e normal,no-proc-macro --prefix none --format {{p}}"
+        "{cargo} tree --locked -p idem-cli --target {TARGET} -e normal,no-proc-macro --prefix none --format {format}"
     );
     Ok(crates(&tree.quiet().read()?))
 }
