@@ -88,8 +88,47 @@ where
     (began.elapsed(), calls)
 }
 
+/// Name of the counter with a server's processor time in nanoseconds. [`measure`] prints a separate table of it.
+pub const SERVER_TIME: &str = "server time";
+
+/// Measurements of one contestant.
+#[derive(Clone, Default)]
+struct Rounds {
+    /// Nanoseconds per call, by round.
+    times: Vec<f64>,
+    /// Nanoseconds of the server's processors per call, by round. Empty if nobody counts them.
+    server_times: Vec<f64>,
+    calls: u64,
+    /// Growth of the other counters.
+    growth: BTreeMap<&'static str, i64>,
+}
+
+impl Rounds {
+    fn add(&mut self, (time, calls): Turn, growth: BTreeMap<&'static str, i64>) {
+        let calls = calls.max(1);
+        self.times.push(time.as_nanos() as f64 / calls as f64);
+        self.calls += calls;
+        for (name, grown) in growth {
+            if name == SERVER_TIME {
+                // A clock with coarse ticks may not advance during a short turn.
+                self.server_times.push(grown.max(1) as f64 / calls as f64);
+            } else {
+                *self.growth.entry(name).or_insert(0) += grown;
+            }
+        }
+    }
+
+    fn per_call(&self) -> BTreeMap<String, f64> {
+        let growth = self.growth.iter();
+        growth
+            .map(|(name, total)| (format!("{name}/call"), *total as f64 / self.calls as f64))
+            .collect()
+    }
+}
+
 /// Measures, prints a table with the first contestant as its baseline, and passes it to `cargo xtask bench`. `counters`
-/// reads totals of the server by name; the table has their growth per call.
+/// reads totals of the server by name; the table has their growth per call. If one of them is [`SERVER_TIME`], a second
+/// table follows: the processor time that the server spends on a call.
 ///
 /// # Panics
 ///
@@ -105,34 +144,33 @@ pub async fn measure(
         Effort::Check => (1, Duration::from_millis(5)),
         Effort::Measure => (ROUNDS, SLICE),
     };
-    let mut times = vec![vec![]; contestants.len()];
-    let mut calls = vec![0; contestants.len()];
-    let mut growth = vec![BTreeMap::new(); contestants.len()];
+    let mut all = vec![Rounds::default(); contestants.len()];
     for round in 0..rounds {
         for turn in 0..contestants.len() {
             // The order rotates, so that no contestant always runs after the same one.
             let who = (turn + round) % contestants.len();
             let before = counters().await;
-            let (time, made) = (contestants[who].run)(tasks, slice).await;
-            for (name, total) in counters().await {
-                *growth[who].entry(name).or_insert(0) += total - before.get(name).unwrap_or(&0);
+            let made = (contestants[who].run)(tasks, slice).await;
+            let mut growth = counters().await;
+            for (name, total) in &mut growth {
+                *total -= before.get(name).unwrap_or(&0);
             }
-            times[who].push(time.as_nanos() as f64 / made.max(1) as f64);
-            calls[who] += made;
+            all[who].add(made, growth);
         }
     }
-    let measured = contestants.iter().zip(times).zip(calls.iter().zip(growth));
-    let measured = measured.map(|((contestant, times), (calls, growth))| {
-        let per_call = |total: i64| total as f64 / *calls as f64;
-        let counters = growth.into_iter();
-        Measured {
+    let with = |times: fn(&Rounds) -> &[f64]| {
+        let measured = contestants.iter().zip(&all);
+        let measured = measured.map(|(contestant, rounds)| Measured {
             name: contestant.name.to_owned(),
-            times,
-            counters: counters
-                .map(|(name, total)| (format!("{name}/call"), per_call(total)))
-                .collect(),
+            times: times(rounds).to_vec(),
+            counters: rounds.per_call(),
             limits: None,
-        }
-    });
-    publish(title, measured.collect());
+        });
+        measured.collect::<Vec<_>>()
+    };
+    publish(title, with(|it| &it.times));
+    if all.iter().any(|it| !it.server_times.is_empty()) {
+        let title = format!("{title}: processor time of the server");
+        publish(&title, with(|it| &it.server_times));
+    }
 }
