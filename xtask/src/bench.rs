@@ -234,8 +234,10 @@ fn measure(
     command.args(what.fsync.iter().map(|it| format!("--fsync={it}")));
     command.env(VARIABLE, &report);
     if part.manifest == PEERS {
-        let python = clients::python(run.shell(), &clients::PEERS)?;
-        command.env(clients::PEERS.variable, python);
+        let python = clients::python(run.shell(), &clients::PYTHON_PEERS)?;
+        command.env(clients::PYTHON_PEERS.variable, python);
+        let packages = clients::npm(run.shell(), &clients::NPM_PEERS)?;
+        command.env(clients::NPM_PEERS.variable, packages);
     }
     run.step(headline, |_| stream(command, progress))?;
     ensure!(report.exists(), "it has published no report");

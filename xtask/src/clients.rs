@@ -1,4 +1,5 @@
-//! The clients with which the tests send requests: private ones, or the ones that the caller names.
+//! Packages of other languages: the clients with which the tests send requests, and the libraries of a benchmark. They are
+//! private ones, or the ones that the caller names.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +8,13 @@ use xshell::{Shell, cmd};
 
 use crate::packages;
 
-/// A private environment of Python in the target directory.
+/// Packages of another language in the target directory.
 pub(crate) struct Environment {
-    /// Variable that names the interpreter.
+    /// Variable that names Python's interpreter, or the folder in which npm has installed the packages.
     pub(crate) variable: &'static str,
     /// Folder in the target directory.
     folder: &'static str,
-    /// Packages and their versions.
+    /// Packages and their versions: pip's file, or the folder of npm's files.
     requirements: &'static str,
     /// What a contributor can do without the packages.
     otherwise: &'static str,
@@ -28,29 +29,49 @@ pub(crate) const CLIENTS: Environment = Environment {
 };
 
 /// Python's libraries for idempotency, for the benchmark that compares with them.
-pub(crate) const PEERS: Environment = Environment {
+pub(crate) const PYTHON_PEERS: Environment = Environment {
     variable: "IDEM_BENCH_PYTHON",
     folder: "peers-python",
     requirements: "tests/peers/requirements.txt",
     otherwise: "name the other parts of `cargo xtask bench`",
 };
 
+/// npm's libraries for idempotency, for the same benchmark.
+pub(crate) const NPM_PEERS: Environment = Environment {
+    variable: "IDEM_BENCH_NODE_MODULES",
+    folder: "peers-npm",
+    requirements: "tests/peers",
+    ..PYTHON_PEERS
+};
+
+impl Environment {
+    /// Value of the variable, if the caller has set it. Then nothing is installed.
+    fn of_caller(&self) -> Option<String> {
+        let value = std::env::var(self.variable).ok()?;
+        eprintln!("{} is set: nothing is installed for it", self.variable);
+        Some(value)
+    }
+
+    /// Absolute path of the folder, because a test runs in the directory of its package.
+    fn path(&self, sh: &Shell) -> PathBuf {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+        sh.current_dir().join(target).join(self.folder)
+    }
+}
+
 /// Installs the packages of an environment, in the versions of its requirements, and returns its interpreter. If the
 /// variable is set, nothing is installed, and its value is returned.
 pub(crate) fn python(sh: &Shell, environment: &Environment) -> anyhow::Result<String> {
     let Environment {
         variable,
-        folder,
         requirements,
         otherwise,
+        ..
     } = environment;
-    if let Ok(python) = std::env::var(variable) {
-        eprintln!("{variable} is set: nothing is installed for it");
+    if let Some(python) = environment.of_caller() {
         return Ok(python);
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    // Absolute, because a test runs in the directory of its package.
-    let environment = sh.current_dir().join(target).join(folder);
+    let environment = environment.path(sh);
     let python = environment.join("bin/python3");
     if !runs(sh, &python, &["-m", "pip", "--version"]) {
         let base = with_venv(sh)?;
@@ -70,9 +91,47 @@ pub(crate) fn python(sh: &Shell, environment: &Environment) -> anyhow::Result<St
             "pip cannot install {requirements}: set {variable} to a Python that has these packages, or {otherwise}"
         )
     })?;
-    let python = python.into_os_string().into_string();
-    python
-        .ok()
+    text(python)
+}
+
+/// Installs the packages of an environment, in the versions of npm's lock file, and returns the folder for `NODE_PATH`. If
+/// the variable is set, nothing is installed, and its value is returned.
+pub(crate) fn npm(sh: &Shell, environment: &Environment) -> anyhow::Result<String> {
+    let Environment {
+        variable,
+        requirements,
+        otherwise,
+        ..
+    } = environment;
+    if let Some(packages) = environment.of_caller() {
+        return Ok(packages);
+    }
+    packages::install_npm(sh)?;
+    let folder = environment.path(sh);
+    sh.create_dir(&folder)?;
+    for file in ["package.json", "package-lock.json"] {
+        sh.copy_file(Path::new(requirements).join(file), folder.join(file))?;
+    }
+    // Makes no request if all of them are installed. Old releases of Node.js are refused.
+    cmd!(
+        sh,
+        "npm install --prefix {folder} --engine-strict --ignore-scripts --no-audit --no-fund --loglevel=error"
+    )
+    .quiet()
+    .ignore_stdout()
+    .run()
+    .with_context(|| {
+        format!(
+            "npm cannot install the packages of {requirements}/package.json: set {variable} to a folder `node_modules` \
+             that has them, or {otherwise}"
+        )
+    })?;
+    text(folder.join("node_modules"))
+}
+
+fn text(path: PathBuf) -> anyhow::Result<String> {
+    let text = path.into_os_string().into_string();
+    text.ok()
         .context("the path of the target directory is no Unicode")
 }
 

