@@ -1,19 +1,25 @@
 //! Libraries that do similar work, on the same servers: steady load of first calls and of replays. The crates `dbos` and
-//! `durare` keep workflows in PostgreSQL. AWS Lambda Powertools for Python keeps results of functions in Redis.
+//! `durare` keep workflows in PostgreSQL. AWS Lambda Powertools for Python and for TypeScript keeps results of functions in
+//! Redis, and `@node-idempotency/core` keeps responses to requests there.
 //!
 //! The baselines are statements and commands by hand, which compare nothing. Every contestant on PostgreSQL has a pool of
 //! 16 connections. A workflow engine does more than an idempotent call: the table shows the cost of a call, not the worth
 //! of an engine.
 //!
-//! `cargo xtask bench peers` installs Powertools. Without `IDEM_BENCH_PYTHON`, the tables have no Python.
+//! After each table of Redis comes a table of the server's processor time. That depends on the commands of a library, and
+//! hardly on the language that the library is written in.
+//!
+//! `cargo xtask bench peers` installs the libraries of Python and npm. Without `IDEM_BENCH_PYTHON` or
+//! `IDEM_BENCH_NODE_MODULES`, the tables do not have them.
 #![expect(
     clippy::unwrap_used,
     reason = "a benchmark that cannot run has nothing to say"
 )]
 
+mod foreign;
+
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,17 +31,16 @@ use idem_tests::by_hand::{self, ByHand, COMPLETED, CONNECTIONS, completed};
 use idem_tests::ledger::Database as _;
 use idem_tests::ratio::{Effort, is_asked_for};
 use idem_tests::slow_disk;
-use idem_tests::steady::{self, Contestant, Turn};
+use idem_tests::steady::{self, Contestant};
+use redis::aio::ConnectionManager;
 use sqlx::PgPool;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
+use crate::foreign::Program;
+
 /// Numbers of tasks that make calls.
 const TASKS: [usize; 3] = [1, 16, 64];
-/// Interpreter with Powertools.
-const PYTHON: &str = "IDEM_BENCH_PYTHON";
 
 #[derive(Debug, thiserror::Error)]
 enum Failure {
@@ -99,7 +104,8 @@ fn main() {
     let redis = Server::redis(&Options::fast()).unwrap();
     runtime.block_on(async {
         let observer = by_hand::pool(&postgres.url(), 1).await.unwrap();
-        let (on_redis, powertools) = on_redis(&redis.url()).await;
+        let observer_of_redis = connect(&redis.url()).await;
+        let (on_redis, programs) = on_redis(&redis.url()).await;
         let (on_postgres, engines) = on_postgres(&postgres.url()).await;
         let commits = async || {
             let all = by_hand::counters(&observer).await.unwrap();
@@ -107,14 +113,12 @@ fn main() {
         };
         measure(&on_postgres, &commits, effort).await;
         engines.stop().await;
-        measure(&on_redis, &async || BTreeMap::new(), effort).await;
+        let totals = async || totals_of_redis(observer_of_redis.clone()).await;
+        measure(&on_redis, &totals, effort).await;
         drop(on_redis);
-        if let Some(powertools) = powertools {
-            Arc::into_inner(powertools)
-                .unwrap()
-                .into_inner()
-                .stop()
-                .await;
+        for program in programs {
+            let program = Arc::into_inner(program).unwrap();
+            program.into_inner().stop().await;
         }
     });
 }
@@ -308,9 +312,8 @@ async fn start_durare(url: &str) -> Arc<DurableEngine> {
     Arc::new(engine)
 }
 
-async fn on_redis(url: &str) -> (Tables, Option<Arc<Mutex<Powertools>>>) {
-    let client = redis::Client::open(url).unwrap();
-    let connection = client.get_connection_manager().await.unwrap();
+async fn on_redis(url: &str) -> (Tables, Vec<Arc<Mutex<Program>>>) {
+    let connection = connect(url).await;
     let idem = Idem::new(RedisStore::connect(url).await.unwrap()).erased();
     for number in 0..COMPLETED {
         call(&idem, &completed(number)).await.unwrap();
@@ -337,81 +340,60 @@ async fn on_redis(url: &str) -> (Tables, Option<Arc<Mutex<Powertools>>>) {
             call(&idem, &completed(number)).await.unwrap();
         }),
     ];
-    let powertools = Powertools::start(url).await;
-    if let Some(powertools) = &powertools {
+    let mut programs = Vec::new();
+    for program in Program::all(url).await {
+        let name = program.name();
+        let program = Arc::new(Mutex::new(program));
         let contestant = |kind| {
-            let powertools = Arc::clone(powertools);
-            Contestant::with_own_tasks("Powertools 3.37 (Python)", move |threads, slice| {
-                let powertools = Arc::clone(&powertools);
-                async move { powertools.lock().await.turn(kind, threads, slice).await }
+            let program = Arc::clone(&program);
+            Contestant::with_own_tasks(name, move |tasks, slice| {
+                let program = Arc::clone(&program);
+                async move { program.lock().await.turn(kind, tasks, slice).await }
             })
         };
         first.push(contestant("first"));
         replays.push(contestant("replay"));
+        programs.push(program);
     }
     let tables = Tables {
         server: "Redis",
         first,
         replays,
     };
-    (tables, powertools)
+    (tables, programs)
 }
 
-async fn set(mut connection: redis::aio::ConnectionManager, key: &str, condition: &str) {
+async fn connect(url: &str) -> ConnectionManager {
+    let client = redis::Client::open(url).unwrap();
+    client.get_connection_manager().await.unwrap()
+}
+
+async fn set(mut connection: ConnectionManager, key: &str, condition: &str) {
     let mut set = redis::cmd("SET");
     set.arg(key).arg("34").arg("EX").arg(86_400).arg(condition);
     let _: redis::Value = set.query_async(&mut connection).await.unwrap();
 }
 
-/// A Python that makes calls with Powertools in threads.
-struct Powertools {
-    process: Child,
-    input: ChildStdin,
-    output: Lines<BufReader<ChildStdout>>,
-}
-
-impl Powertools {
-    /// Starts the program, if there is a Python for it.
-    async fn start(url: &str) -> Option<Arc<Mutex<Self>>> {
-        let Some(python) = std::env::var_os(PYTHON) else {
-            println!("without {PYTHON} there is no Powertools; `cargo xtask bench peers` sets it");
-            return None;
-        };
-        let mut process = Command::new(python)
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/powertools.py"))
-            .arg(url)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        let mut powertools = Self {
-            input: process.stdin.take().unwrap(),
-            output: output.lines(),
-            process,
-        };
-        assert_eq!(powertools.answer().await, "ready");
-        Some(Arc::new(Mutex::new(powertools)))
-    }
-
-    async fn answer(&mut self) -> String {
-        let line = self.output.next_line().await.unwrap();
-        line.expect("the Python program ended; its message is above")
-    }
-
-    async fn turn(&mut self, kind: &str, threads: usize, slice: Duration) -> Turn {
-        let command = format!("{kind} {threads} {}\n", slice.as_millis());
-        self.input.write_all(command.as_bytes()).await.unwrap();
-        let answer = self.answer().await;
-        let (nanoseconds, calls) = answer.split_once(' ').unwrap();
-        let took = Duration::from_nanos(nanoseconds.parse().unwrap());
-        (took, calls.parse().unwrap())
-    }
-
-    /// Ends the program, which stops at the end of its input.
-    async fn stop(mut self) {
-        drop(self.input);
-        assert!(self.process.wait().await.unwrap().success());
-    }
+/// Totals of the server: commands without those that read the totals, and processor time. A script is a command, and so
+/// is each command that it calls.
+async fn totals_of_redis(mut connection: ConnectionManager) -> BTreeMap<&'static str, i64> {
+    let mut info = redis::pipe();
+    info.cmd("INFO").arg("commandstats").cmd("INFO").arg("cpu");
+    let (commands, processor): (String, String) = info.query_async(&mut connection).await.unwrap();
+    let commands = commands.lines().filter_map(|line| {
+        // As in `cmdstat_get:calls=21,usec=175,...`.
+        let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let (calls, _) = figures.split_once(',')?;
+        (name != "info").then(|| calls.parse::<i64>().unwrap())
+    });
+    let seconds = |field: &str| {
+        let mut fields = processor.lines().filter_map(|line| line.split_once(':'));
+        let (_, seconds) = fields.find(|(name, _)| *name == field).unwrap();
+        seconds.parse::<f64>().unwrap()
+    };
+    let seconds = seconds("used_cpu_sys") + seconds("used_cpu_user");
+    BTreeMap::from([
+        ("commands", commands.sum()),
+        (steady::SERVER_TIME, (seconds * 1e9) as i64),
+    ])
 }
