@@ -10,7 +10,7 @@ use crate::run::Run;
 use crate::{notices, sbom};
 
 /// A target whose programs need no file of the system.
-pub(crate) const TARGET: &str = "x86_64-unknown-linux-musl";
+const TARGET: &str = "x86_64-unknown-linux-musl";
 /// Shells, and the names under which they look for completions.
 const COMPLETIONS: [(&str, &str); 5] = [
     ("bash", "idem.bash"),
@@ -43,7 +43,7 @@ pub(crate) fn archive(run: &mut Run) -> anyhow::Result<()> {
     run.step("archive", |sh| {
         sh.remove_path(&folder)?;
         stage(sh, &built, &root, &staged)?;
-        let linked = notices::linked(sh, &cargo)?;
+        let linked = notices::linked(sh, &cargo, TARGET)?;
         sh.write_file(
             staged.join("THIRD-PARTY-LICENSES"),
             notices::text(&linked, &metadata)?,

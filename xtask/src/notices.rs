@@ -10,17 +10,15 @@ use anyhow::Context as _;
 use serde_json::Value as Json;
 use xshell::{Shell, cmd};
 
-use crate::archive::TARGET;
-
 /// Name and version of a crate.
 pub(crate) type Crate = (String, String);
 
 /// Lists the crates of which the command consists, without those that only run while it is compiled.
-pub(crate) fn linked(sh: &Shell, cargo: &OsStr) -> anyhow::Result<BTreeSet<Crate>> {
+pub(crate) fn linked(sh: &Shell, cargo: &OsStr, target: &str) -> anyhow::Result<BTreeSet<Crate>> {
     let format = "{p}";
     let tree = cmd!(
         sh,
-        "{cargo} tree --locked -p idem-cli --target {TARGET} -e normal,no-proc-macro --prefix none --format {format}"
+        "{cargo} tree --locked -p idem-cli --target {target} -e normal,no-proc-macro --prefix none --format {format}"
     );
     Ok(crates(&tree.quiet().read()?))
 }
