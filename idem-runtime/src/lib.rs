@@ -85,6 +85,8 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 #![doc = include_str!("doc/features.md")]
 //!
 //! Bodies run on a tokio runtime with its timer enabled. The runtime renews the leases.
+// In an optimized build, the compiler looks deeper into the futures of the SQL stores than its default limit allows.
+#![recursion_limit = "256"]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod calendar;
