@@ -8,7 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use idem_runtime::store::{Cursor, PageRequest};
-use idem_runtime::{RecordId, State};
+use idem_runtime::{RecordId, RecordState};
 
 use crate::End;
 use crate::condition::Condition;
@@ -536,7 +536,7 @@ pub(crate) enum StateName {
     Interrupted,
 }
 
-impl From<StateName> for State {
+impl From<StateName> for RecordState {
     fn from(name: StateName) -> Self {
         match name {
             StateName::Running => Self::Running,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use idem_runtime::store::Filter;
-use idem_runtime::{OnCrash, Record, State};
+use idem_runtime::{OnCrash, Record, RecordState};
 
 use crate::duration::duration;
 use crate::output::shown;
@@ -16,7 +16,7 @@ pub(crate) struct Condition(Vec<Term>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Term {
-    State(Relation, State),
+    State(Relation, RecordState),
     OnCrash(Relation, OnCrash),
     Operation(Relation, String),
     Scope(Relation, String),
@@ -172,7 +172,7 @@ fn term(word: &str) -> Result<Term, String> {
     };
     Ok(match field {
         "state" => {
-            let state = State::from_stored(value);
+            let state = RecordState::from_stored(value);
             let state = state.ok_or_else(|| {
                 unknown(
                     field,
@@ -231,7 +231,7 @@ mod tests {
             id: RecordId::of(&identity),
             identity,
             fingerprint: Digest::new(1, [0; 4], &[0; 32]),
-            state: State::Interrupted,
+            state: RecordState::Interrupted,
             payload: None,
             claim_id: None,
             fencing_token: FencingToken::from_number(1),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use idem_runtime::record::OwnerLabel;
 use idem_runtime::store::{Attempts, AuditFilter, Cursor, Filter, Page, PageRequest};
-use idem_runtime::{Record, State};
+use idem_runtime::{Record, RecordState};
 use serde_json::json;
 
 use crate::End;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) async fn list(connection: &Connection, list: &List) -> anyhow::Result<End> {
     let idem = &connection.idem;
     let filter = Filter {
-        state: list.state.map(State::from),
+        state: list.state.map(RecordState::from),
         operation: list.operation.clone(),
         older_than: list.older_than,
         ..Filter::default()
@@ -62,7 +62,7 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
     };
     let mut page = slow_without_index(connection, page(idem, &filter, None, stuck.limit)).await?;
     if let Some(attempts) = stuck.attempts {
-        for state in [State::Running, State::Released] {
+        for state in [RecordState::Running, RecordState::Released] {
             let filter = Filter {
                 state: Some(state),
                 operation: stuck.operation.clone(),
@@ -230,7 +230,10 @@ pub(crate) fn print_record(record: &Record) {
     outln!("attempt     {}", record.attempt);
     outln!("on crash    {}", record.on_crash.as_str());
     outln!("claimed     {}", time_from(record.first_claimed_at, now));
-    if matches!(record.state, State::Running | State::Interrupted) {
+    if matches!(
+        record.state,
+        RecordState::Running | RecordState::Interrupted
+    ) {
         outln!("lease until {}", time_from(record.lease_until, now));
     }
     if let Some(ended) = record.ended_at {

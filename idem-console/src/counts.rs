@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use idem_runtime::error::StoreError;
-use idem_runtime::record::State;
+use idem_runtime::record::RecordState;
 use idem_runtime::store::operator::{Count, Counting, OperatorStore, Stats};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -73,7 +73,7 @@ pub(super) struct Sample {
 impl Sample {
     pub(super) fn of(at: Instant, stats: &Stats) -> Self {
         let groups = stats.groups.iter();
-        let running = groups.filter(|it| it.state == State::Running);
+        let running = groups.filter(|it| it.state == RecordState::Running);
         Self {
             at,
             records: stats.records(),

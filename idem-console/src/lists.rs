@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::Query;
 use axum::response::Response;
 use http::StatusCode;
-use idem_runtime::record::{OwnerLabel, State};
+use idem_runtime::record::{OwnerLabel, RecordState};
 use idem_runtime::store::operator::text::{duration, key, shown, time};
 use idem_runtime::store::{
     AuditEntry, AuditFilter, AuditSubject, Filter, ListedRecord, Unreadable,
@@ -18,13 +18,13 @@ use super::layout::{Page, failure, refusal};
 
 /// Number of rows on a page.
 const LIMIT: usize = 50;
-const STATES: [State; 6] = [
-    State::Running,
-    State::Released,
-    State::Completed,
-    State::Failed,
-    State::Unrecorded,
-    State::Interrupted,
+const STATES: [RecordState; 6] = [
+    RecordState::Running,
+    RecordState::Released,
+    RecordState::Completed,
+    RecordState::Failed,
+    RecordState::Unrecorded,
+    RecordState::Interrupted,
 ];
 
 /// Selection in the URL of a list. It has no key and no scope: URLs are logged.
@@ -37,7 +37,7 @@ pub(super) struct Selection {
 }
 
 pub(super) async fn records(access: Access, Query(selection): Query<Selection>) -> Response {
-    let state = State::from_stored(&selection.state);
+    let state = RecordState::from_stored(&selection.state);
     if state.is_none() && !selection.state.is_empty() {
         let text = "There is no such state. Choose one from the list.";
         return refusal(&access, StatusCode::BAD_REQUEST, text);
@@ -87,7 +87,7 @@ async fn list(
         Ok(listing) => listing,
         Err(error) => return failure(access, &error),
     };
-    let state = filter.state.map_or("", State::as_str);
+    let state = filter.state.map_or("", RecordState::as_str);
     Page::new(access, title).live().with(&html! {
         (form)
         section {
@@ -157,13 +157,13 @@ pub(super) fn brief(text: &str) -> String {
 }
 
 /// State of a record, as a word with a colour.
-pub(super) fn chip(state: State, is_lapsed: bool) -> Markup {
+pub(super) fn chip(state: RecordState, is_lapsed: bool) -> Markup {
     let kind = match state {
-        State::Running if is_lapsed => "chip bad",
-        State::Running => "chip wait",
-        State::Completed => "chip good",
-        State::Released => "chip",
-        State::Failed | State::Unrecorded | State::Interrupted => "chip bad",
+        RecordState::Running if is_lapsed => "chip bad",
+        RecordState::Running => "chip wait",
+        RecordState::Completed => "chip good",
+        RecordState::Released => "chip",
+        RecordState::Failed | RecordState::Unrecorded | RecordState::Interrupted => "chip bad",
     };
     html! { span class=(kind) { (state.as_str()) @if is_lapsed { ", lapsed" } } }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::record::{OwnerLabel, State, Timestamp};
+use idem_runtime::record::{OwnerLabel, RecordState, Timestamp};
 use idem_runtime::store::operator::StepsOfRecord;
 use idem_runtime::store::operator::text::{duration, shown, time};
 use idem_runtime::store::{Attempt, AttemptEnd, Attempts, AuditEntry};
@@ -90,7 +90,10 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
             .flat_map(|bar| [bar.attempt.began_at, bar.until]),
     );
     times.extend(changes.iter().map(|entry| entry.at));
-    let has_lease = matches!(record.state, State::Running | State::Interrupted);
+    let has_lease = matches!(
+        record.state,
+        RecordState::Running | RecordState::Interrupted
+    );
     times.extend(has_lease.then_some(record.lease_until));
     times.extend(record.expires_at());
     let axis = Axis::new(times);

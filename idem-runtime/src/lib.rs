@@ -138,7 +138,7 @@ pub use crate::key::{Identity, Key, KeyPart, Operation, RecordId, Scope, ToKey, 
 #[doc(inline)]
 pub use crate::policy::{OnStoreError, Policy};
 #[doc(inline)]
-pub use crate::record::{Observation, OnCrash, OwnerLabel, Record, State, Timestamp};
+pub use crate::record::{Observation, OnCrash, OwnerLabel, Record, RecordState, Timestamp};
 #[doc(inline)]
 pub use crate::store::Store;
 #[cfg(feature = "cache")]

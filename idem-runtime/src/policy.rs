@@ -30,7 +30,7 @@ pub struct Policy {
     /// Codec of new results. A stored result is always read with the codec that wrote it. Default: JSON.
     pub codec: Codec,
     /// Maximum size of a stored result, in bytes. A larger result makes the record
-    /// [`Unrecorded`](crate::State::Unrecorded). Default: 1 MiB.
+    /// [`Unrecorded`](crate::RecordState::Unrecorded). Default: 1 MiB.
     pub max_result_bytes: usize,
     /// Behavior if the store is unreachable for a claim. Default: the call fails.
     pub on_store_error: OnStoreError,

@@ -8,7 +8,7 @@ use crate::codec::{self, StoredValue};
 use crate::engine::TypedOperation;
 use crate::error::{DecodeError, StoreError};
 use crate::key::RecordId;
-use crate::record::{Payload, Record, State};
+use crate::record::{Payload, Record, RecordState};
 use crate::store::operator::OperatorStore;
 use crate::store::{Filter, ListedRecord, PageRequest, Store, Unreadable};
 
@@ -206,8 +206,8 @@ impl Verification {
             return;
         };
         let (part, decoded) = match (record.state, decoders.error) {
-            (State::Failed, Some(error)) => (StoredPart::Error, error(payload)),
-            (State::Failed, None) => (
+            (RecordState::Failed, Some(error)) => (StoredPart::Error, error(payload)),
+            (RecordState::Failed, None) => (
                 StoredPart::Error,
                 Err(DecodeError::new(
                     "an error is stored, but the function no longer names it under `replay_err`",

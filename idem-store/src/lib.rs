@@ -42,5 +42,5 @@ pub use crate::error::{
     InvalidRecordId, StoreError, StoreErrorKind,
 };
 pub use crate::key::{Identity, Key, KeyPart, Operation, RecordId, Scope, ToKey, ToScope};
-pub use crate::record::{OnCrash, OwnerLabel, Record, State, Timestamp};
+pub use crate::record::{OnCrash, OwnerLabel, Record, RecordState, Timestamp};
 pub use crate::store::Store;

@@ -238,7 +238,7 @@ impl OnCrash {
 
 /// State of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum RecordState {
     /// Claimed; the lease may be valid or have lapsed.
     Running,
     /// Released by the last owner: there is no outcome, and the next claim runs the body again.
@@ -253,7 +253,7 @@ pub enum State {
     Interrupted,
 }
 
-impl State {
+impl RecordState {
     const ALL: [Self; 6] = [
         Self::Running,
         Self::Released,
@@ -286,7 +286,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for RecordState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -320,11 +320,11 @@ pub enum Outcome {
 
 impl Outcome {
     /// The state of a record with this outcome.
-    pub const fn state(&self) -> State {
+    pub const fn state(&self) -> RecordState {
         match self {
-            Self::Completed(_) => State::Completed,
-            Self::Failed(_) => State::Failed,
-            Self::Unrecorded => State::Unrecorded,
+            Self::Completed(_) => RecordState::Completed,
+            Self::Failed(_) => RecordState::Failed,
+            Self::Unrecorded => RecordState::Unrecorded,
         }
     }
 
@@ -340,13 +340,13 @@ impl Outcome {
 /// A record as a store read it.
 ///
 /// ```
-/// use idem_store::record::{Record, State};
+/// use idem_store::record::{Record, RecordState};
 ///
 /// fn explain(record: &Record) -> &'static str {
 ///     match record.state {
-///         State::Running if record.is_lapsed() => "its owner is gone, the next call takes over",
-///         State::Running => "a call is running",
-///         State::Interrupted => "an operator has to look",
+///         RecordState::Running if record.is_lapsed() => "its owner is gone, the next call takes over",
+///         RecordState::Running => "a call is running",
+///         RecordState::Interrupted => "an operator has to look",
 ///         _ => "ended or released",
 ///     }
 /// }
@@ -364,7 +364,7 @@ pub struct Record {
     /// Digest of the request for which the record was first claimed.
     pub fingerprint: Digest,
     /// State of the record.
-    pub state: State,
+    pub state: RecordState,
     /// The encoded value or error of a completed or failed record.
     pub payload: Option<Payload>,
     /// Claim id of the current or last owner; none once the record is released or was resolved by hand.
@@ -391,23 +391,23 @@ pub struct Record {
 impl Record {
     /// True if the lease has expired without renewal.
     pub fn is_lapsed(&self) -> bool {
-        self.state == State::Running && self.lease_until <= self.read_at
+        self.state == RecordState::Running && self.lease_until <= self.read_at
     }
 
     /// True if the record has neither an outcome nor an owner with a valid lease: it is lapsed or INTERRUPTED. It may be
     /// taken over, or resolved by an operator.
     pub fn is_unsettled(&self) -> bool {
-        self.state == State::Interrupted || self.is_lapsed()
+        self.state == RecordState::Interrupted || self.is_lapsed()
     }
 
     /// Time from which the record may be purged, and a claim treats it as absent. None if the record stays until it is
     /// resolved.
     pub fn expires_at(&self) -> Option<Timestamp> {
         match (self.state, self.ended_at) {
-            (State::Running, _) if self.on_crash == OnCrash::Rerun => {
+            (RecordState::Running, _) if self.on_crash == OnCrash::Rerun => {
                 Some(self.lease_until.after(self.retention))
             }
-            (State::Running | State::Interrupted, _) | (_, None) => None,
+            (RecordState::Running | RecordState::Interrupted, _) | (_, None) => None,
             (_, Some(ended_at)) => Some(ended_at.after(self.retention)),
         }
     }
@@ -431,9 +431,9 @@ impl Record {
     /// Outcome of the record; none while it has not ended.
     pub fn outcome(&self) -> Option<Outcome> {
         match (self.state, &self.payload) {
-            (State::Completed, Some(payload)) => Some(Outcome::Completed(payload.clone())),
-            (State::Failed, Some(payload)) => Some(Outcome::Failed(payload.clone())),
-            (State::Unrecorded, _) => Some(Outcome::Unrecorded),
+            (RecordState::Completed, Some(payload)) => Some(Outcome::Completed(payload.clone())),
+            (RecordState::Failed, Some(payload)) => Some(Outcome::Failed(payload.clone())),
+            (RecordState::Unrecorded, _) => Some(Outcome::Unrecorded),
             _ => None,
         }
     }
@@ -451,7 +451,7 @@ pub struct Observation {
     /// Id of the record.
     pub id: RecordId,
     /// Observed state.
-    pub state: State,
+    pub state: RecordState,
     /// Observed claim id.
     pub claim_id: Option<ClaimId>,
     /// Observed fencing token.

@@ -13,7 +13,7 @@ use crate::error::StoreError;
 use crate::key::{Identity, RecordId};
 use crate::record::{
     ClaimId, Digest, FencingToken, MemberDigests, Observation, OnCrash, Outcome, Owner, OwnerLabel,
-    Record, State, Timestamp,
+    Record, RecordState, Timestamp,
 };
 
 mod attempts;
@@ -250,7 +250,7 @@ impl ClaimRequest {
     /// [expired](Record::is_expired): a RELEASED record with this fingerprint, or a record that this claim already has.
     pub fn may_claim(&self, record: &Record) -> bool {
         self.is_repeated_on(record)
-            || record.state == State::Released && record.fingerprint == self.fingerprint
+            || record.state == RecordState::Released && record.fingerprint == self.fingerprint
     }
 
     /// Returns true if [`Store::take_over`] grants this claim on an existing record that has not
@@ -266,7 +266,7 @@ impl ClaimRequest {
 
     /// Returns true if the record is RUNNING under this very claim: the caller repeats it, because the answer was lost.
     pub fn is_repeated_on(&self, record: &Record) -> bool {
-        record.state == State::Running
+        record.state == RecordState::Running
             && record.claim_id == Some(self.claim_id)
             && record.fingerprint == self.fingerprint
     }
@@ -343,7 +343,7 @@ pub enum Resolved {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Selects only records in this state.
-    pub state: Option<State>,
+    pub state: Option<RecordState>,
     /// Selects only records whose lease has lapsed.
     pub lapsed: bool,
     /// Selects only stuck records, whose owner is gone without an outcome: lapsed or INTERRUPTED, see

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use idem_runtime::{Record, State};
+use idem_runtime::{Record, RecordState};
 
 use crate::call::{Answer, Call, End};
 use crate::finding::Finding;
@@ -76,9 +76,9 @@ pub(crate) fn result<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     let mine = |record: &&Record| call.id.is_none_or(|id| record.id == id);
     let mut states: Vec<_> = records.iter().filter(mine).map(|it| it.state).collect();
     states.extend(call.id.into_iter().flat_map(|id| world.outcomes(id)));
-    let is_stored = states.contains(&State::Failed);
+    let is_stored = states.contains(&RecordState::Failed);
     let mut findings = Vec::new();
-    if states.contains(&State::Unrecorded) {
+    if states.contains(&RecordState::Unrecorded) {
         findings.push((
             Finding::ResultNotStored,
             format!("call {} {}", call.number, answer.says()),

@@ -12,7 +12,7 @@ use idem_runtime::store::{
     Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 use idem_runtime::{
-    Key, MemoryStore, OnCrash, Record, RecordId, State, StoreError, StoreErrorKind, Timestamp,
+    Key, MemoryStore, OnCrash, Record, RecordId, RecordState, StoreError, StoreErrorKind, Timestamp,
 };
 use tokio::sync::watch;
 
@@ -110,7 +110,7 @@ struct Seen {
     /// Records that the process asked for, in order, since the last [`Control::begin_call`].
     ids: Vec<RecordId>,
     granted: Vec<Grant>,
-    outcomes: Vec<(RecordId, State)>,
+    outcomes: Vec<(RecordId, RecordState)>,
     released: u32,
     steps: Vec<(RecordId, String)>,
     failures: Vec<(StoreMethod, Failure)>,
@@ -206,7 +206,7 @@ impl Control {
         lock(&self.0.seen).granted.clone()
     }
 
-    pub(crate) fn outcomes(&self) -> Vec<(RecordId, State)> {
+    pub(crate) fn outcomes(&self) -> Vec<(RecordId, RecordState)> {
         lock(&self.0.seen).outcomes.clone()
     }
 
@@ -446,7 +446,7 @@ pub(crate) async fn all_records(store: &dyn Store) -> Result<Vec<Record>, StoreE
 
 /// Ends the lease of a running record.
 pub(crate) async fn lapse(store: &dyn Store, record: &Record) -> Result<(), StoreError> {
-    if let (State::Running, Some(claim_id)) = (record.state, record.claim_id) {
+    if let (RecordState::Running, Some(claim_id)) = (record.state, record.claim_id) {
         let owner = Owner {
             id: record.id,
             claim_id,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use idem_runtime::{Codec, Idem, Record, RecordId, State};
+use idem_runtime::{Codec, Idem, Record, RecordId, RecordState};
 
 use crate::call::{Answer, Call};
 use crate::check::{Check, Function};
@@ -266,7 +266,7 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
     }
 
     /// Outcomes that were stored for a record, over all processes.
-    pub(crate) fn outcomes(&self, id: RecordId) -> Vec<State> {
+    pub(crate) fn outcomes(&self, id: RecordId) -> Vec<RecordState> {
         let processes = self.processes.borrow();
         let outcomes = processes.iter().flat_map(Control::outcomes);
         let mine = outcomes.filter(|(of, _)| *of == id);

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use idem_report::{Measured, Report};
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Attempt, Call, Error, Idem, RunOptions, State};
+use idem_runtime::{Attempt, Call, Error, Idem, RecordState, RunOptions};
 use idem_tests::backends;
 use idem_tests::private::{Kind, Private, Writes};
 use idem_tests::ratio::is_asked_for;
@@ -205,7 +205,7 @@ impl Bed {
             return running_in(redis).await;
         }
         let filter = Filter {
-            state: Some(State::Running),
+            state: Some(RecordState::Running),
             ..Filter::default()
         };
         let page = PageRequest::default();

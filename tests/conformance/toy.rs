@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use idem_runtime::record::{
-    FencingToken, MemberDigests, Observation, OnCrash, Outcome, Owner, Payload, Record, State,
-    Timestamp,
+    FencingToken, MemberDigests, Observation, OnCrash, Outcome, Owner, Payload, Record,
+    RecordState, Timestamp,
 };
 use idem_runtime::store::{
     AttemptLog, AttemptStore, AuditEntry, AuditStore, ClaimOutcome, ClaimRequest, Cursor,
@@ -81,13 +81,13 @@ impl ToyStore {
     }
 
     fn expired(&self, record: &Record) -> bool {
-        let unknown = record.state == State::Running && record.on_crash != OnCrash::Rerun;
+        let unknown = record.state == RecordState::Running && record.on_crash != OnCrash::Rerun;
         if self.has(Bug::UnknownExpires) && unknown {
             return record.lease_until.after(record.retention) <= record.read_at;
         }
         record.is_expired()
             && !(self.has(Bug::ExpiredIsStillThere) && record.state.is_ended())
-            && !(self.has(Bug::AbandonedIsStillThere) && record.state == State::Running)
+            && !(self.has(Bug::AbandonedIsStillThere) && record.state == RecordState::Running)
     }
 
     /// The record as it is now; `None` if it has expired.
@@ -149,7 +149,7 @@ impl ToyStore {
             id: claim.id,
             identity: self.identity(claim),
             fingerprint: claim.fingerprint,
-            state: State::Running,
+            state: RecordState::Running,
             payload: None,
             claim_id: Some(claim.claim_id),
             fencing_token,
@@ -191,7 +191,7 @@ impl ToyStore {
             fencing_token = late.unwrap_or(fencing_token);
         }
         let mut record = Record {
-            state: State::Running,
+            state: RecordState::Running,
             claim_id: Some(claim.claim_id),
             fencing_token,
             attempt: before.attempt + 1,
@@ -220,7 +220,7 @@ impl ToyStore {
     }
 
     fn is_own(&self, record: &Record, claim: &ClaimRequest, fingerprints: Bug) -> bool {
-        record.state == State::Running
+        record.state == RecordState::Running
             && record.claim_id == Some(claim.claim_id)
             && (self.has(fingerprints) || record.fingerprint == claim.fingerprint)
     }
@@ -253,23 +253,23 @@ impl ToyStore {
             return ClaimOutcome::Granted(granted(record));
         }
         let known = record.fingerprint == claim.fingerprint;
-        let free = record.state == State::Released
+        let free = record.state == RecordState::Released
             && (known || self.has(Bug::ReleasedIgnoresFingerprint))
             && !self.has(Bug::ReleasedIsNotClaimed);
         let taken = self.has(Bug::ClaimTakesOver) && known && record.is_lapsed();
         if free || taken {
             return self.regrant(inner, claim, taken);
         }
-        if self.has(Bug::ClaimOverwritesTheLease) && record.state == State::Running {
+        if self.has(Bug::ClaimOverwritesTheLease) && record.state == RecordState::Running {
             record.lease_until = record.read_at.after(claim.lease);
         }
         ClaimOutcome::Existing(Box::new(record.clone()))
     }
 
     fn unsettled(&self, record: &Record, live_too: Bug) -> bool {
-        record.state == State::Interrupted
+        record.state == RecordState::Interrupted
             || record.is_lapsed()
-            || record.state == State::Running && self.has(live_too)
+            || record.state == RecordState::Running && self.has(live_too)
     }
 
     fn observed(&self, record: &Record, observed: &Observation, bugs: [Bug; 3]) -> bool {
@@ -311,9 +311,9 @@ impl ToyStore {
             && (record.fencing_token == owner.fencing_token
                 || self.has(Bug::FencingTokenIsIgnored));
         let open = match record.state {
-            State::Running => !(self.has(Bug::LapsedOwnerIsRefused) && record.is_lapsed()),
-            State::Interrupted => !self.has(Bug::InterruptedRefusesItsOwner),
-            State::Released => self.has(Bug::ReleaseKeepsClaimId),
+            RecordState::Running => !(self.has(Bug::LapsedOwnerIsRefused) && record.is_lapsed()),
+            RecordState::Interrupted => !self.has(Bug::InterruptedRefusesItsOwner),
+            RecordState::Released => self.has(Bug::ReleaseKeepsClaimId),
             _ => false,
         };
         if !is_of || !open {
@@ -328,7 +328,7 @@ impl ToyStore {
 
     fn end(&self, record: &mut Record, outcome: &Outcome) {
         record.state = match outcome {
-            Outcome::Failed(_) if self.has(Bug::OutcomeLosesItsKind) => State::Completed,
+            Outcome::Failed(_) if self.has(Bug::OutcomeLosesItsKind) => RecordState::Completed,
             _ => outcome.state(),
         };
         record.payload = outcome.payload().map(|payload| self.payload(payload));
@@ -357,7 +357,7 @@ impl Store for ToyStore {
             self.meet_another_reader().await;
             return Ok(match seen {
                 None => self.begin(&mut self.lock(), claim),
-                Some(record) if record.state == State::Released => {
+                Some(record) if record.state == RecordState::Released => {
                     self.regrant(&mut self.lock(), claim, false)
                 }
                 Some(_) => self.claim_locked(&mut self.lock(), claim),
@@ -395,12 +395,13 @@ impl Store for ToyStore {
             Bug::TakeoverIgnoresState,
         ];
         let may = (self.unsettled(record, Bug::TakeoverOfLiveLease)
-            || record.state == State::Released && self.has(Bug::TakeoverOfReleased))
+            || record.state == RecordState::Released && self.has(Bug::TakeoverOfReleased))
             && self.observed(record, observed, bugs)
             && (record.on_crash != OnCrash::Refuse || self.has(Bug::TakeoverOfRefuse))
             && (record.fingerprint == claim.fingerprint
                 || self.has(Bug::TakeoverIgnoresFingerprint))
-            && !(self.has(Bug::TakeoverRefusesInterrupted) && record.state == State::Interrupted);
+            && !(self.has(Bug::TakeoverRefusesInterrupted)
+                && record.state == RecordState::Interrupted);
         if may {
             return Ok(self.regrant(&mut inner, claim, true));
         }
@@ -417,7 +418,7 @@ impl Store for ToyStore {
             return Ok(answer);
         }
         Ok(self.write(owner, |record| {
-            record.state = State::Running;
+            record.state = RecordState::Running;
             let from = match self.has(Bug::RenewAddsToTheLease) {
                 true => record.lease_until.max(record.read_at),
                 false => record.read_at,
@@ -435,7 +436,7 @@ impl Store for ToyStore {
             if let Some(record) = self.live(&mut inner, &owner.id)
                 && record.claim_id == Some(owner.claim_id)
                 && record.fencing_token == owner.fencing_token
-                && record.state == State::Unrecorded
+                && record.state == RecordState::Unrecorded
             {
                 self.end(record, outcome);
                 return Ok(FencedWrite::Applied);
@@ -464,11 +465,11 @@ impl Store for ToyStore {
             && let Some(record) = self.live(&mut self.lock(), &owner.id)
             && record.state.is_ended()
         {
-            record.state = State::Released;
+            record.state = RecordState::Released;
             return Ok(FencedWrite::Applied);
         }
         Ok(self.write(owner, |record| {
-            record.state = State::Released;
+            record.state = RecordState::Released;
             record.ended_at = Some(record.read_at);
             if !self.has(Bug::ReleaseKeepsClaimId) {
                 record.claim_id = None;
@@ -478,7 +479,7 @@ impl Store for ToyStore {
 
     async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         Ok(self.write(owner, |record| {
-            record.state = State::Interrupted;
+            record.state = RecordState::Interrupted;
             if self.has(Bug::InterruptDropsClaimId) {
                 record.claim_id = None;
             }
@@ -500,7 +501,7 @@ impl Store for ToyStore {
             Bug::ResolveIgnoresState,
         ];
         let settles = self.unsettled(record, Bug::ResolvesLiveLease)
-            || *resolution == Resolution::Erase && record.state != State::Running
+            || *resolution == Resolution::Erase && record.state != RecordState::Running
             || self.has(Bug::ResolvesEnded) && record.state.is_ended();
         if !settles || !self.observed(record, observed, bugs) {
             return Ok(Resolved::Stale);
@@ -519,12 +520,12 @@ impl Store for ToyStore {
                 (record.fencing_token, record.claim_id) = (fencing_token, claim_id);
             }
             Resolution::Release => {
-                record.state = State::Released;
+                record.state = RecordState::Released;
                 record.ended_at = Some(record.read_at);
                 (record.fencing_token, record.claim_id) = (fencing_token, claim_id);
             }
             Resolution::Interrupt => {
-                record.state = State::Interrupted;
+                record.state = RecordState::Interrupted;
                 if self.has(Bug::ResolvedUnknownDropsClaimId) {
                     record.claim_id = None;
                 }

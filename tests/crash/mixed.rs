@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use idem_runtime::{Idem, MemoryStore, State, Store};
+use idem_runtime::{Idem, MemoryStore, RecordState, Store};
 use idem_tests::private::{Kind, Private, Writes};
 use idem_tests::{at_database, backends};
 use rand::RngExt;
@@ -184,7 +184,7 @@ impl Crew<'_> {
             let begun_at = wall_clock();
             let found = find(idem, &mode, &key).await;
             let is_there =
-                matches!(&found, Ok(Some((State::Completed, Some(it)))) if *it == receipt);
+                matches!(&found, Ok(Some((RecordState::Completed, Some(it)))) if *it == receipt);
             if !is_there {
                 let what = format!("{mode} {key}: acknowledged {receipt}, found {found:?}");
                 self.suspect("unseen", begun_at, what);
@@ -208,7 +208,7 @@ async fn find(
     idem: &Idem,
     mode: &str,
     key: &str,
-) -> anyhow::Result<Option<(State, Option<String>)>> {
+) -> anyhow::Result<Option<(RecordState, Option<String>)>> {
     let operation = format!("mixed.{mode}");
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

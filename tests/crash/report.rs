@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use idem_runtime::{Error, State};
+use idem_runtime::{Error, RecordState};
 use idem_tests::private::Kind;
 use sqlx::Row;
 
@@ -121,12 +121,12 @@ pub(crate) async fn judge(
         let receipts = answers.receipts.get(&(name.clone(), key.clone()));
         mode.answered += u64::from(receipts.is_some());
         match (&last, state) {
-            (Ok(receipt), Some(State::Completed)) => {
+            (Ok(receipt), Some(RecordState::Completed)) => {
                 mode.completed += 1;
                 let differs = receipts.is_some_and(|them| them.iter().any(|it| it != receipt));
                 mode.lost_outcomes += u64::from(differs);
             }
-            (Err(ChargeError::Idempotency(Error::Interrupted)), Some(State::Interrupted)) => {
+            (Err(ChargeError::Idempotency(Error::Interrupted)), Some(RecordState::Interrupted)) => {
                 mode.interrupted += 1;
                 // A caller got a receipt, so the outcome was known.
                 mode.lost_outcomes += u64::from(receipts.is_some());

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use idem_runtime::{Error, Idem, State, idempotent};
+use idem_runtime::{Error, Idem, RecordState, idempotent};
 use idem_tests::at_database;
 use idem_tests::ledger::Database;
 use idem_tests::private::Kind;
@@ -177,7 +177,7 @@ async fn judge_on<S: Database>(
         rows: ledger.values().map(Vec::len).sum(),
         completed: records
             .values()
-            .filter(|it| **it == State::Completed)
+            .filter(|it| **it == RecordState::Completed)
             .count(),
         double_effects: 0,
         lost_outcomes: 0,
@@ -197,7 +197,7 @@ async fn judge_on<S: Database>(
         }
         report.lost_outcomes += usize::from(lost);
         let state = records.get(*key).copied();
-        let expected = (!effects.is_empty()).then_some(State::Completed);
+        let expected = (!effects.is_empty()).then_some(RecordState::Completed);
         report.disagreements += usize::from(state != expected);
     }
     for key in &keys {
@@ -223,7 +223,7 @@ async fn judge_on<S: Database>(
 }
 
 /// States of all records, by key.
-async fn states<S: Database>(idem: &Idem<S>) -> anyhow::Result<BTreeMap<String, State>> {
+async fn states<S: Database>(idem: &Idem<S>) -> anyhow::Result<BTreeMap<String, RecordState>> {
     let records = backend::records(idem).await?.into_iter().map(|record| {
         ensure!(
             record.identity.operation.as_str() == OPERATION,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::future::join_all;
-use idem_runtime::State;
+use idem_runtime::RecordState;
 
 use crate::calls;
 use crate::databases::{Database, DatabaseFixture, InDatabase, Text};
@@ -170,7 +170,7 @@ async fn is_seen<S: Database>(
     let record = sweep::read(entry, witness.base(), trace).await?;
     let state = record.map(|it| it.state);
     ensure!(
-        state == Some(State::Completed),
+        state == Some(RecordState::Completed),
         "acknowledged, but another session sees {state:?}"
     );
     let (bodies, _) = trace.counts();

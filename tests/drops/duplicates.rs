@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use idem_runtime::{Call, OnCrash, RunOptions, State};
+use idem_runtime::{Call, OnCrash, RecordState, RunOptions};
 
 use crate::Handle;
 use crate::calls::TTL;
@@ -48,10 +48,10 @@ async fn duplicate<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Resu
                     trace.gave(&receipt),
                     "the receipt of another run: {receipt}"
                 );
-                State::Completed
+                RecordState::Completed
             }
             Err(failure) if failure.is_interrupted() && trace.counts() == (1, 0) => {
-                State::Interrupted
+                RecordState::Interrupted
             }
             Err(failure) => bail!("the other call failed: {failure:?}"),
         };

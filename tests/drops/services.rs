@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use idem_runtime::outbox::{Message, Relay};
 use idem_runtime::store::{Filter, ManualChange, PageRequest, Resolved};
-use idem_runtime::{Call, Error, Record, Recovery, RunOptions, State, Timestamp, TypedOperation};
+use idem_runtime::{
+    Call, Error, Record, RecordState, Recovery, RunOptions, Timestamp, TypedOperation,
+};
 
 use idem_tests::claims::end_lease;
 use idem_tests::sql::INPUTS_DUE;
@@ -80,7 +82,7 @@ async fn interrupted(fixture: &Fixture) -> Result<(Arc<Trace>, Record)> {
     }
     let found = until("interrupted", async || {
         let found = record(fixture, REFUSE, &trace.key).await?;
-        Ok(found.filter(|it| it.state == State::Interrupted))
+        Ok(found.filter(|it| it.state == RecordState::Interrupted))
     });
     let (found, _) = found.await?;
     Ok((trace, found))
@@ -100,7 +102,10 @@ async fn find<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Result<Dr
         let found = record(&under_test, REFUSE, &trace.key).await?;
         let seen = record(&witness, REFUSE, &trace.key).await?;
         let states = (found.map(|it| it.state), seen.map(|it| it.state));
-        let expected = (Some(State::Interrupted), Some(State::Interrupted));
+        let expected = (
+            Some(RecordState::Interrupted),
+            Some(RecordState::Interrupted),
+        );
         ensure!(states == expected, "the record became {states:?}");
         Ok(2)
     };
@@ -187,9 +192,9 @@ async fn resolve<H: AnyFixture>(
         );
     }
     let expected = match how {
-        ByHand::Complete => Some(State::Completed),
-        ByHand::Fail => Some(State::Failed),
-        ByHand::Release => Some(State::Released),
+        ByHand::Complete => Some(RecordState::Completed),
+        ByHand::Fail => Some(RecordState::Failed),
+        ByHand::Release => Some(RecordState::Released),
         ByHand::Erase => None,
     };
     let key = trace.key.clone();
@@ -207,7 +212,7 @@ async fn resolve<H: AnyFixture>(
                 "a resolution was acknowledged, but the record is {state:?}"
             );
             ensure!(
-                state == Some(State::Interrupted),
+                state == Some(RecordState::Interrupted),
                 "the record became {state:?}"
             );
             if let Some(found) = found {
@@ -343,11 +348,11 @@ async fn recover<S: Database>(
             let found = found.context("no record")?;
             // The dropped recovery may have claimed the record, even a moment ago. The second one completes the call even
             // if its lease has ended, because no third one takes over.
-            if found.state == State::Running {
+            if found.state == RecordState::Running {
                 end_lease(witness.idem.store(), &found).await?;
             }
             pool.execute(INPUTS_DUE).await?;
-            Ok(Some(found).filter(|it| it.state == State::Completed))
+            Ok(Some(found).filter(|it| it.state == RecordState::Completed))
         });
         let (_, polls) = ended.await?;
         second.stop().await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use idem_runtime::{Record, State};
+use idem_runtime::{Record, RecordState};
 use tokio::task::JoinSet;
 
 use crate::calls::{Entry, Mode};
@@ -121,7 +121,7 @@ pub(crate) async fn check<H: AnyFixture>(
         records += 1;
         let record = record.context("the record of a body that had begun is gone")?;
         ensure!(
-            record.state == State::Running && !record.is_lapsed(),
+            record.state == RecordState::Running && !record.is_lapsed(),
             "the body had begun, but the record is {:?} (lapsed: {})",
             record.state,
             record.is_lapsed()
@@ -134,13 +134,13 @@ pub(crate) async fn check<H: AnyFixture>(
     }
     let answer = answer(&entry, next, &trace).await?;
     let expected = match entry.mode {
-        Mode::Refuse if hanging => State::Interrupted,
-        _ => State::Completed,
+        Mode::Refuse if hanging => RecordState::Interrupted,
+        _ => RecordState::Completed,
     };
     match answer {
         Answer::Receipt(receipt) => {
             ensure!(
-                expected == State::Completed,
+                expected == RecordState::Completed,
                 "the body had begun under `refuse`, but the next call returned {receipt}"
             );
             ensure!(
@@ -160,7 +160,7 @@ pub(crate) async fn check<H: AnyFixture>(
             }
         }
         Answer::Interrupted => ensure!(
-            expected == State::Interrupted,
+            expected == RecordState::Interrupted,
             "interrupted, although {begun} bodies had begun and {ended} had ended"
         ),
     }
@@ -205,7 +205,7 @@ async fn agree<H: AnyFixture>(
         let found = effects(&fixtures.witness, trace.key.clone()).await?;
         let found = found.unwrap_or_default();
         records += 2;
-        let completed = record.is_some_and(|it| it.state == State::Completed);
+        let completed = record.is_some_and(|it| it.state == RecordState::Completed);
         if usize::from(completed) == found.len() {
             return Ok(records);
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use idem_runtime::{Call, Idem, RunOptions, State, idempotent};
+use idem_runtime::{Call, Idem, RecordState, RunOptions, idempotent};
 
 use crate::calls::{Entry, Mode, TTL, asking};
 use crate::databases::{Database, DatabaseFixture, Text};
@@ -186,7 +186,7 @@ async fn join_and_drop<S: Database>(
         let charges = S::charges(pool, &trace.key).await?.len();
         let recorded = match found.as_ref().map(|it| it.state) {
             None => 0,
-            Some(State::Completed) => 1,
+            Some(RecordState::Completed) => 1,
             Some(state) => anyhow::bail!("the record of a joined call is {state:?}"),
         };
         ensure!(

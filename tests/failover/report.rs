@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use idem_runtime::{Error, State};
+use idem_runtime::{Error, RecordState};
 use idem_tests::ledger::Ledger;
 
 use crate::answer::call;
@@ -76,13 +76,13 @@ pub(crate) async fn judge(
         let last = last_call(run, *mode, key).await;
         let record = state(run, *mode, key).await?;
         let is_stuck = match (&last, record.map(|(state, _)| state)) {
-            (Ok(_), Some(State::Completed)) => {
+            (Ok(_), Some(RecordState::Completed)) => {
                 results.completed += 1;
                 false
             }
             (
                 Err(CallError::Idempotency(Error::Interrupted)),
-                Some(State::Interrupted | State::Running),
+                Some(RecordState::Interrupted | RecordState::Running),
             ) if *mode == Mode::Refuse => {
                 results.interrupted += 1;
                 false
@@ -98,7 +98,7 @@ pub(crate) async fn judge(
         let distinct: BTreeSet<&String> = heard.acknowledged.iter().collect();
         results.twice += u64::from(distinct.len() > 1);
         // A key that is stuck has lost nothing as long as its record is there.
-        let is_unread = receipt.is_none() && matches!(record, Some((State::Completed, _)));
+        let is_unread = receipt.is_none() && matches!(record, Some((RecordState::Completed, _)));
         let is_lost = !is_unread && distinct.iter().any(|it| Some(*it) != receipt);
         if is_lost && keeps_acknowledged {
             let acknowledged = &heard.acknowledged;
@@ -118,7 +118,7 @@ pub(crate) async fn judge(
             results.double_effects += u64::from(rows.len() > 1);
             // Before the last call, a key has a completed record exactly if it has a row, and the row is its outcome.
             let agrees = match before {
-                Some(State::Completed) => rows.len() == 1 && receipt == rows.first(),
+                Some(RecordState::Completed) => rows.len() == 1 && receipt == rows.first(),
                 None => rows.is_empty(),
                 Some(_) => false,
             };
@@ -148,7 +148,7 @@ async fn effects(run: &Run) -> anyhow::Result<Ledger> {
 }
 
 /// State and fencing token of a record.
-async fn state(run: &Run, mode: Mode, key: &str) -> anyhow::Result<Option<(State, i64)>> {
+async fn state(run: &Run, mode: Mode, key: &str) -> anyhow::Result<Option<(RecordState, i64)>> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let found = run.clients[0].idem.records();

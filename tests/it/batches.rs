@@ -7,7 +7,7 @@ use idem_runtime::record::{ClaimId, Digest, FencingToken, Owner};
 use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore,
 };
-use idem_runtime::{State, Store};
+use idem_runtime::{RecordState, Store};
 use tokio::task::JoinSet;
 
 use crate::records::{claim, outcome, own};
@@ -34,7 +34,7 @@ enum Expects {
     /// The claim is granted again with the same fencing token.
     Again(FencingToken),
     /// The record exists, in this state.
-    Existing(State),
+    Existing(RecordState),
     /// Exactly one of the concurrent claims of this key is granted, and the others see it run.
     OneOf(&'static str),
 }
@@ -71,11 +71,11 @@ impl Crowd {
             if number % 2 == 1 {
                 duplicate.fingerprint = Digest::new(1, [0; 4], &[8; 32]);
             }
-            join(duplicate, Expects::Existing(State::Completed));
+            join(duplicate, Expects::Existing(RecordState::Completed));
             own(store, &claim(&format!("running-{number}"))).await;
             join(
                 claim(&format!("running-{number}")),
-                Expects::Existing(State::Running),
+                Expects::Existing(RecordState::Running),
             );
             let owner = own(store, &claim(&format!("released-{number}"))).await;
             store.release(&owner).await.unwrap();
@@ -171,7 +171,7 @@ impl Crowd {
                     winners.push(member.claim.claim_id);
                 }
                 (Expects::OneOf(_), ClaimOutcome::Existing(record)) => {
-                    assert_eq!(record.state, State::Running, "{key}");
+                    assert_eq!(record.state, RecordState::Running, "{key}");
                 }
                 (expects, got) => panic!("{key}: {expects:?}, not {got:?}"),
             }

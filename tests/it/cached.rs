@@ -8,7 +8,7 @@ use std::time::Duration;
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::record::{ClaimId, Observation};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Resolution, Resolved};
-use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, State, Store, Timestamp};
+use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, RecordState, Store, Timestamp};
 use tokio::time::{advance, timeout};
 
 use crate::records::{HOUR, claim, outcome, own};
@@ -84,7 +84,7 @@ async fn only_ended_records_are_cached() {
         ..claim.clone()
     };
     for _ in 0..2 {
-        assert_eq!(found(&cached, &other).await.state, State::Running);
+        assert_eq!(found(&cached, &other).await.state, RecordState::Running);
     }
     assert_eq!(store.count(Op::Claim), 3);
     cached.release(&owner).await.unwrap();

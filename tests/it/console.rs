@@ -15,7 +15,7 @@ use idem_runtime::record::{ClaimId, Digest, Owner};
 use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::store::{AuditFilter, ClaimOutcome, ClaimRequest, PageRequest};
 use idem_runtime::{
-    Idem, Identity, Key, OnCrash, Operation, RecordId, Scope, SqliteStore, State, Store as _,
+    Idem, Identity, Key, OnCrash, Operation, RecordId, RecordState, Scope, SqliteStore, Store as _,
 };
 use idem_tests::places::{Backend, Place};
 use tower_service::Service as _;
@@ -178,7 +178,7 @@ impl Site {
         owner.id
     }
 
-    pub(crate) async fn state(&self, id: &RecordId) -> Option<State> {
+    pub(crate) async fn state(&self, id: &RecordId) -> Option<RecordState> {
         let record = self.idem.records().get(id).await.unwrap();
         record.map(|it| it.state)
     }

@@ -6,7 +6,7 @@
 
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
 use idem_runtime::{
-    MySqlStore, PostgresStore, SqliteStore, State, Store, StoreError, StoreErrorKind,
+    MySqlStore, PostgresStore, RecordState, SqliteStore, Store, StoreError, StoreErrorKind,
 };
 use idem_servers::{Options, Server};
 use idem_tests::small_disk::SmallDisk;
@@ -51,7 +51,7 @@ async fn continues_after_room_was_made(store: impl Store, make_room: impl FnOnce
     };
     assert_full(&error);
     let record = store.get(&unfinished.id).await.unwrap().unwrap();
-    assert_eq!(record.state, State::Running, "it is as it was");
+    assert_eq!(record.state, RecordState::Running, "it is as it was");
     let mut number = 0;
     let refused = loop {
         number += 1;

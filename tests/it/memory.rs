@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
-use idem_runtime::{MemoryStore, OnCrash, State, Store, StoreErrorKind, Timestamp};
+use idem_runtime::{MemoryStore, OnCrash, RecordState, Store, StoreErrorKind, Timestamp};
 
 use crate::records::{HOUR, claim, outcome, own};
 
@@ -193,7 +193,7 @@ async fn paused_time_is_the_clock_of_the_store() {
     store.complete(&owner, &outcome(b"1")).await.unwrap();
     tokio::time::advance(HOUR - Duration::from_micros(1)).await;
     let record = store.get(&claim.id).await.unwrap().unwrap();
-    assert_eq!(record.state, State::Completed);
+    assert_eq!(record.state, RecordState::Completed);
     tokio::time::advance(Duration::from_micros(1)).await;
     assert_eq!(store.get(&claim.id).await.unwrap(), None);
 }
@@ -207,7 +207,7 @@ fn it_works_outside_of_a_runtime() {
         Ok(ClaimOutcome::Granted(_))
     ));
     let record = ready(store.get(&claim.id)).unwrap().unwrap();
-    assert_eq!(record.state, State::Running);
+    assert_eq!(record.state, RecordState::Running);
 }
 
 /// Value of a future that is ready at the first poll.

@@ -12,8 +12,8 @@ use idem_runtime::store::{
     RecoveryStore, Resolution, Resolved,
 };
 use idem_runtime::{
-    MemoryStore, Moving, OnCrash, Operation, Record, SqliteStore, State, Store, StoreErrorKind,
-    Timestamp,
+    MemoryStore, Moving, OnCrash, Operation, Record, RecordState, SqliteStore, Store,
+    StoreErrorKind, Timestamp,
 };
 use tokio::time::advance;
 
@@ -88,7 +88,7 @@ async fn a_running_call_of_either_store_is_in_progress_in_both_phases() {
         own(store, &claim).await;
         for moving in &moves {
             let record = found(moving, &again(&claim)).await;
-            assert_eq!(record.state, State::Running);
+            assert_eq!(record.state, RecordState::Running);
             assert_eq!(record.claim_id, Some(claim.claim_id));
         }
     }
@@ -108,7 +108,7 @@ async fn owners_renew_and_complete_in_the_store_that_has_their_record() {
             let ended = moving.complete(&owner, &outcome(b"1")).await.unwrap();
             assert_eq!(ended, FencedWrite::Applied);
             let record = store.get(&claim.id).await.unwrap().unwrap();
-            assert_eq!(record.state, State::Completed);
+            assert_eq!(record.state, RecordState::Completed);
             let late = moving.release(&owner).await.unwrap();
             assert_eq!(late, FencedWrite::Fenced, "an outcome is immutable");
         }
@@ -198,15 +198,15 @@ async fn an_unconfirmed_claim_is_given_back_when_it_is_repeated_too_late() {
     let record = found(&in_new, &mine).await;
     assert_eq!(record.outcome(), Some(outcome(b"1")));
     let given_back = new.get(&mine.id).await.unwrap().unwrap();
-    assert_eq!(given_back.state, State::Released);
+    assert_eq!(given_back.state, RecordState::Released);
 }
 
 /// A takeover that must be given back is unknown again where the body must not run twice.
 #[tokio::test(start_paused = true)]
 async fn a_takeover_that_is_given_back_leaves_an_unknown_outcome_unknown() {
     let states = [
-        (OnCrash::Rerun, State::Released),
-        (OnCrash::Reconcile, State::Interrupted),
+        (OnCrash::Rerun, RecordState::Released),
+        (OnCrash::Reconcile, RecordState::Interrupted),
     ];
     for (on_crash, state) in states {
         let (old, new, [in_old, _]) = move_of_faults();
@@ -270,7 +270,7 @@ async fn an_erasure_leaves_nothing_in_either_store() {
         old.complete(&owner, &outcome(b"1")).await.unwrap();
 
         let record = moving.get(&claim.id).await.unwrap().unwrap();
-        assert_eq!(record.state, State::Completed);
+        assert_eq!(record.state, RecordState::Completed);
         let observed = record.observation();
         let erased = moving.resolve(&observed, &Resolution::Erase);
         assert_eq!(erased.await.unwrap(), Resolved::Done);

@@ -10,7 +10,7 @@ use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved,
 };
 use idem_runtime::{
-    Identity, Key, MySqlStore, OnCrash, Operation, RecordId, State, Store, StoreError,
+    Identity, Key, MySqlStore, OnCrash, Operation, RecordId, RecordState, Store, StoreError,
     StoreErrorKind, Timestamp, conformance,
 };
 use sqlx::AssertSqlSafe;
@@ -490,7 +490,7 @@ async fn fencing_tokens_increase_after_records_were_deleted() {
         )
         .await;
         let record = store.get(&owner.id).await.unwrap().unwrap();
-        assert_eq!(record.state, State::Completed);
+        assert_eq!(record.state, RecordState::Completed);
         let erased = store
             .resolve(&record.observation(), &Resolution::Erase)
             .await

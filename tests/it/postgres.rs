@@ -5,7 +5,8 @@ use std::sync::Arc;
 use idem_runtime::record::FencingToken;
 use idem_runtime::store::{ClaimOutcome, FencedWrite, Filter, PageRequest, Resolution};
 use idem_runtime::{
-    PostgresForm, PostgresStore, State, Store, StoreError, StoreErrorKind, Timestamp, conformance,
+    PostgresForm, PostgresStore, RecordState, Store, StoreError, StoreErrorKind, Timestamp,
+    conformance,
 };
 use idem_tests::{backends, until};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -561,7 +562,7 @@ async fn an_erased_record_may_be_claimed_and_a_stale_observation_erases_nothing(
     assert!(next.fencing_token > owner.fencing_token);
     store.resolve(&seen, &Resolution::Erase).await.unwrap();
     let record = store.get(&owner.id).await.unwrap().unwrap();
-    assert_eq!(record.state, State::Running);
+    assert_eq!(record.state, RecordState::Running);
     store.renew(&next, HOUR).await.unwrap();
     database.drop().await;
 }

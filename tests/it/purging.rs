@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
-use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, State, Store, Timestamp};
+use idem_runtime::{MySqlStore, PostgresStore, RecordState, SqliteStore, Store, Timestamp};
 use idem_tests::backends;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tokio::task::JoinSet;
@@ -119,7 +119,7 @@ async fn purges_during_claims<S: Store + Clone + 'static>(store: S, expired: u64
     let idle = store.purge(BATCH, Timestamp::MAX).await.unwrap();
     assert_eq!((idle.removed, idle.more), (0, false));
     let held = store.get(&claim("held").id).await.unwrap().unwrap();
-    assert_eq!(held.state, State::Running);
+    assert_eq!(held.state, RecordState::Running);
 }
 
 /// Calls of one owner during the purge.

@@ -11,8 +11,8 @@ use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::key::Operation;
 use idem_runtime::store::Resolved;
 use idem_runtime::{
-    Call, Error, Idem, OnCrash, Reconciled, Record, Recovery, RecoveryGuard, RunOptions, State,
-    Store, idempotent,
+    Call, Error, Idem, OnCrash, Reconciled, Record, RecordState, Recovery, RecoveryGuard,
+    RunOptions, Store, idempotent,
 };
 use idem_tests::sql::INPUTS_DUE;
 use idem_tests::{on_stores, places, until};
@@ -189,7 +189,7 @@ impl Service {
     }
 
     /// Waits until the record of a job is in this state.
-    async fn comes_to(&self, number: u64, state: State) -> Record {
+    async fn comes_to(&self, number: u64, state: RecordState) -> Record {
         until(async || self.record(number).await.state == state).await;
         self.record(number).await
     }
@@ -218,7 +218,7 @@ async fn a_crashed_call_is_completed_without_its_caller(tables: Tables) {
     let service = Service::new(&tables);
     service.crashes_during(7).await;
     let recovering = start(service.recovery());
-    let record = service.comes_to(7, State::Completed).await;
+    let record = service.comes_to(7, RecordState::Completed).await;
     assert_eq!((service.begun(), service.done(), record.attempt), (2, 1, 2));
     // The record may be completed before its call knows that it is.
     recovering.stop().await;
@@ -254,10 +254,10 @@ async fn a_call_that_returned_an_error_is_not_recovered(tables: Tables) {
     let recovering = start(service.recovery());
     service.keeps_nothing().await;
     let record = service.record(1).await;
-    assert_eq!((record.state, service.begun()), (State::Released, 1));
+    assert_eq!((record.state, service.begun()), (RecordState::Released, 1));
     // If the caller tries again and crashes, the call is recovered.
     service.crashes_during(1).await;
-    service.comes_to(1, State::Completed).await;
+    service.comes_to(1, RecordState::Completed).await;
     recovering.stop().await;
 }
 
@@ -272,7 +272,7 @@ async fn a_call_that_recovery_cannot_complete_is_interrupted(tables: Tables) {
             service.begins(begun).await;
             service.end_leases().await;
         }
-        let record = service.comes_to(number, State::Interrupted).await;
+        let record = service.comes_to(number, RecordState::Interrupted).await;
         assert_eq!(service.begun(), 4, "{behaviour:?}");
         let answer = service.run(Job::new(number)).await;
         assert!(matches!(answer, Err(Error::Interrupted)), "{answer:?}");
@@ -297,7 +297,7 @@ async fn of_several_recoveries_one_retries_each_call(tables: Tables) {
         .map(|service| start(service.recovery().backoff(HOUR, HOUR)))
         .collect();
     for number in 0..12 {
-        let record = services[0].comes_to(number, State::Completed).await;
+        let record = services[0].comes_to(number, RecordState::Completed).await;
         assert_eq!(record.attempt, 2);
     }
     let begun: u32 = services.iter().map(|service| service.begun()).sum();
@@ -317,7 +317,7 @@ async fn a_call_whose_input_cannot_be_decoded_is_interrupted_after_max_attempts(
         .backoff(Duration::from_millis(10), Duration::from_millis(10))
         .max_attempts(2);
     let recovering = start(recovery);
-    service.comes_to(1, State::Interrupted).await;
+    service.comes_to(1, RecordState::Interrupted).await;
     assert_eq!(service.begun(), 1);
     recovering.stop().await;
 }
@@ -339,7 +339,7 @@ async fn a_shutdown_waits_for_running_calls(tables: Tables) {
     service.begins(2).await;
     stop_with_one_running(&service, recovering).await;
     let record = service.record(1).await;
-    assert_eq!((record.state, service.done()), (State::Completed, 1));
+    assert_eq!((record.state, service.done()), (RecordState::Completed, 1));
 }
 
 async fn an_erased_call_is_not_recovered(tables: Tables) {
@@ -404,9 +404,9 @@ async fn under_refuse_a_crashed_call_is_interrupted_and_under_reconcile_it_is_re
         .poll_interval(Duration::from_millis(50));
     let recovering = start(recovery);
     let refused = OnCrash::Refuse as u64;
-    service.comes_to(refused, State::Interrupted).await;
+    service.comes_to(refused, RecordState::Interrupted).await;
     let reconciled = OnCrash::Reconcile as u64;
-    service.comes_to(reconciled, State::Completed).await;
+    service.comes_to(reconciled, RecordState::Completed).await;
     assert_eq!(service.begun(), 0);
     recovering.stop().await;
 }
@@ -427,7 +427,7 @@ async fn a_cancelled_call_under_reconcile_is_recovered(tables: Tables) {
         answer = service.idem.run_with(call(), RunOptions::new(), hangs) => panic!("{answer:?}"),
         () = service.has_begun.notified() => {}
     }
-    service.comes_to(1, State::Interrupted).await;
+    service.comes_to(1, RecordState::Interrupted).await;
     tables.execute(INPUTS_DUE).await;
     let asked = Arc::new(AtomicU32::new(0));
     let recovery = {
@@ -453,7 +453,7 @@ async fn a_cancelled_call_under_reconcile_is_recovered(tables: Tables) {
             .poll_interval(Duration::from_millis(50))
             .backoff(Duration::from_millis(50), Duration::from_millis(50)),
     );
-    service.comes_to(1, State::Completed).await;
+    service.comes_to(1, RecordState::Completed).await;
     assert_eq!((service.done(), asked.load(Ordering::SeqCst)), (1, 2));
     recovering.stop().await;
 }
@@ -475,7 +475,7 @@ async fn each_operation_is_searched(tables: Tables) {
     service.crashes_during(1).await;
     let nothing = |_: Job| async { Ok::<_, Error>(()) };
     let recovering = start(service.recovery().on("jobs.another", nothing));
-    service.comes_to(1, State::Completed).await;
+    service.comes_to(1, RecordState::Completed).await;
     recovering.stop().await;
 }
 
@@ -487,7 +487,7 @@ async fn a_store_that_fails_for_a_moment_does_not_postpone_a_call(tables: Tables
     store.fail_before(Op::Get, 1);
     let recovering = start(service.recovery().backoff(Duration::from_millis(50), HOUR));
     until(async || store.count(Op::Get) > 0).await;
-    service.comes_to(1, State::Completed).await;
+    service.comes_to(1, RecordState::Completed).await;
     recovering.stop().await;
 }
 
@@ -495,7 +495,7 @@ async fn a_detached_recovery_is_not_stopped(tables: Tables) {
     let service = Service::new(&tables);
     start(service.recovery()).detach();
     service.crashes_during(1).await;
-    service.comes_to(1, State::Completed).await;
+    service.comes_to(1, RecordState::Completed).await;
 }
 
 /// A delay of one generation of a record does not apply to the next generation.
@@ -547,7 +547,7 @@ async fn a_damaged_record_does_not_stop_the_recovery_of_others() {
         .execute("UPDATE idem_records SET fingerprint = x'00' WHERE idempotency_key = '1'")
         .await;
     let recovering = start(service.recovery().concurrency(1));
-    service.comes_to(2, State::Completed).await;
+    service.comes_to(2, RecordState::Completed).await;
     recovering.stop().await;
 }
 
@@ -566,7 +566,7 @@ async fn calls_wait_for_a_place_and_dropping_the_guard_aborts_them() {
     service.end_leases().await;
     let recovering = start(service.recovery().concurrency(1));
     for number in [1, 2] {
-        service.comes_to(number, State::Completed).await;
+        service.comes_to(number, RecordState::Completed).await;
     }
     recovering.stop().await;
 }
@@ -601,11 +601,11 @@ async fn a_call_that_has_not_claimed_yet_is_not_a_failed_attempt() {
     // Long enough for hundreds of polls.
     for _ in 0..50 {
         tokio::time::sleep(10 * shortest).await;
-        assert_eq!(service.record(1).await.state, State::Running);
+        assert_eq!(service.record(1).await.state, RecordState::Running);
         assert_eq!(made.load(Ordering::SeqCst), 1);
     }
     service.set(Behaviour::Succeeds);
     go.notify_one();
-    service.comes_to(1, State::Completed).await;
+    service.comes_to(1, RecordState::Completed).await;
     recovering.stop().await;
 }

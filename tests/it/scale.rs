@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use idem_runtime::store::operator::{Count, Counting, OperatorStore};
 use idem_runtime::store::{ClaimRequest, Filter, PageRequest};
-use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, State, Store};
+use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, RecordState, Scope, Store};
 use serde_json::json;
 
 use crate::records::{HOUR, claim, outcome, own};
@@ -165,7 +165,7 @@ async fn look<S: OperatorStore>(store: &S, rows: impl AsyncFn(&str, u64)) {
     let rare = stats.groups.iter().find(|it| it.operation == "rare");
     assert_eq!(
         rare.map(|it| (it.state, it.count)),
-        Some((State::Completed, Count::Exactly(20)))
+        Some((RecordState::Completed, Count::Exactly(20)))
     );
     // Not a bound: what an exact count costs.
     rows("exact statistics", u64::MAX).await;

@@ -8,7 +8,9 @@ use idem_runtime::record::FencingToken;
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution,
 };
-use idem_runtime::{OnCrash, SqliteStore, State, Store, StoreError, StoreErrorKind, Timestamp};
+use idem_runtime::{
+    OnCrash, RecordState, SqliteStore, Store, StoreError, StoreErrorKind, Timestamp,
+};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
@@ -446,7 +448,7 @@ async fn a_write_that_a_full_disk_refuses_is_rolled_back() {
     assert_error(&error, StoreErrorKind::Full, "make room");
 
     let record = store.get(&claim.id).await.unwrap().unwrap();
-    assert_eq!(record.state, State::Running);
+    assert_eq!(record.state, RecordState::Running);
     let done = store.complete(&owner, &outcome(b"small")).await.unwrap();
     assert_eq!(done, FencedWrite::Applied);
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use idem_runtime::{Attempt, Error, Idem, Record, Scope, State, idempotent};
+use idem_runtime::{Attempt, Error, Idem, Record, RecordState, Scope, idempotent};
 use idem_tests::places::Place;
 use tokio::sync::Semaphore;
 
@@ -74,7 +74,10 @@ impl<S: Orders> Shop<S> {
     /// Asserts that there is one order, with its record.
     async fn assert_ordered_once(&self, key: &str) {
         assert_eq!(self.orders(key).await, 1);
-        assert_eq!(self.record(key).await.unwrap().state, State::Completed);
+        assert_eq!(
+            self.record(key).await.unwrap().state,
+            RecordState::Completed
+        );
     }
 }
 

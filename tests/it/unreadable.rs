@@ -8,7 +8,7 @@ use idem_runtime::store::operator::{Counting, OperatorStore};
 use idem_runtime::store::{
     AuditFilter, ClaimRequest, Cursor, Filter, PageRequest, Resolution, Unreadable,
 };
-use idem_runtime::{OnCrash, State, Store, Timestamp};
+use idem_runtime::{OnCrash, RecordState, Store, Timestamp};
 use idem_tests::{backends, on_stores};
 
 use crate::records::{claim, manual_change, outcome, own};
@@ -103,7 +103,7 @@ async fn listings_name_what_they_pass_over(tables: Tables) {
         assert_eq!(found, (ids(&good), ids(&bad)), "limit {limit}");
     }
     let completed = Filter {
-        state: Some(State::Completed),
+        state: Some(RecordState::Completed),
         ..Filter::default()
     };
     let (found, _) = listed(store, &completed, 2).await;

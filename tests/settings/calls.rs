@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use idem_runtime::store::operator::{Counting, OperatorStore};
 use idem_runtime::store::{AuditFilter, Filter, ManualChange, PageRequest, Resolved};
 use idem_runtime::{
-    Attempt, Call, Error, Idem, OnCrash, Record, RunOptions, Scope, State, Store, Timestamp,
+    Attempt, Call, Error, Idem, OnCrash, Record, RecordState, RunOptions, Scope, Store, Timestamp,
 };
 
 pub(crate) const OPERATION: &str = "tests.settings";
@@ -57,7 +57,7 @@ pub(crate) async fn acknowledged<W: Store>(elsewhere: &Idem<W>, key: &str) -> Re
     let record = seen(elsewhere, key).await?;
     let state = record.map(|record| record.state);
     ensure!(
-        state == Some(State::Completed),
+        state == Some(RecordState::Completed),
         "{key}: acknowledged, and another connection sees {state:?}"
     );
     Ok(())
@@ -139,7 +139,7 @@ async fn failures<S: Store, W: Store>(idem: &Idem<S>, elsewhere: &Idem<W>) -> Re
                 ensure!(matches!(answer, Err(Failure::Asked)), "{key}: {answer:?}");
                 let record = seen(elsewhere, key).await?;
                 let state = record.map(|record| record.state);
-                ensure!(state == Some(State::Released), "{key}: {state:?}");
+                ensure!(state == Some(RecordState::Released), "{key}: {state:?}");
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use idem_runtime::outbox::{self, Message, Relay};
 use idem_runtime::store::operator::OperatorStore;
-use idem_runtime::{Attempt, Call, Error, Idem, RunOptions, State, Timestamp};
+use idem_runtime::{Attempt, Call, Error, Idem, RecordState, RunOptions, Timestamp};
 use idem_servers::Server;
 use idem_tests::claims::{claim, own};
 use idem_tests::sql::Sql;
@@ -259,7 +259,7 @@ impl<S: Sql + OperatorStore> Database<S> {
         let running = elsewhere.store().get(&key.id).await?;
         let state = running.map(|record| record.state);
         ensure!(
-            state == Some(State::Running),
+            state == Some(RecordState::Running),
             "claimed, and another connection sees {state:?}"
         );
         Ok(())

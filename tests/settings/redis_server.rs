@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use idem_runtime::{Error, Idem, OnCrash, RedisStore, State, Store as _};
+use idem_runtime::{Error, Idem, OnCrash, RecordState, RedisStore, Store as _};
 use idem_servers::{Options, Server};
 use idem_tests::claims::{claim, own};
 
@@ -243,7 +243,7 @@ impl Redis {
             calls::purge(&self.store).await.expect("the server answers");
             let record = self.elsewhere.get(&lapsed.id).await;
             let record = record.expect("the server answers");
-            record.is_some_and(|it| it.state == State::Interrupted)
+            record.is_some_and(|it| it.state == RecordState::Interrupted)
         })
         .await;
         Ok(())

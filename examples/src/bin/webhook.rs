@@ -17,8 +17,8 @@ use idem_examples::Table;
 use idem_runtime::record::Record;
 use idem_runtime::store::{Filter, ManualChange, PageRequest, Resolved};
 use idem_runtime::{
-    Error, Fingerprint, Idem, Provenance, Reconciled, Source, SqliteStore, State, TypedOperation,
-    idempotent, with_provenance,
+    Error, Fingerprint, Idem, Provenance, Reconciled, RecordState, Source, SqliteStore,
+    TypedOperation, idempotent, with_provenance,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -320,7 +320,7 @@ impl Shop {
 
     async fn interrupted(&self) -> anyhow::Result<Vec<Record>> {
         let filter = Filter {
-            state: Some(State::Interrupted),
+            state: Some(RecordState::Interrupted),
             operation: Some(SHIP.name().to_owned()),
             ..Filter::default()
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use idem_runtime::outbox::Outbox;
 use idem_runtime::record::Digest;
-use idem_runtime::{RecordId, State};
+use idem_runtime::{RecordId, RecordState};
 use sqlx::SqlitePool;
 
 use super::{Place, on_letter, request};
@@ -63,10 +63,10 @@ const COMMANDS: [(&[&str], i32); 29] = [
     (&["purge", "--yes", "--reason", "make room"], 0),
 ];
 /// Commands that change a record, with what they need besides.
-const CHANGES: [(&str, &[&str], Option<State>); 4] = [
-    ("complete", &["--value", "7"], Some(State::Completed)),
-    ("fail", &["--error", "7"], Some(State::Failed)),
-    ("release", &[], Some(State::Released)),
+const CHANGES: [(&str, &[&str], Option<RecordState>); 4] = [
+    ("complete", &["--value", "7"], Some(RecordState::Completed)),
+    ("fail", &["--error", "7"], Some(RecordState::Failed)),
+    ("release", &[], Some(RecordState::Released)),
     ("erase", &[], None),
 ];
 /// Commands that are not in the lists above, because they need a terminal.

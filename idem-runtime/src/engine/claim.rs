@@ -22,7 +22,7 @@ use super::singleflight::{FlightRole, Leader};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
 use crate::metrics::Waiting;
-use crate::record::{Digest, Observation, Record, State};
+use crate::record::{Digest, Observation, Record, RecordState};
 use crate::store::{ClaimOutcome, FencedWrite, Granted, Resolution, Resolved};
 use crate::timing::{Backoff, bounded, later};
 
@@ -199,7 +199,10 @@ impl<'o> Claimer<'o> {
         let limit = self.call.engine.policy.store_timeout;
         let resolved = bounded(limit, store.resolve(observed, resolution)).await?;
         let done = resolved == Resolved::Done;
-        if done && *resolution == Resolution::Interrupt && observed.state != State::Interrupted {
+        if done
+            && *resolution == Resolution::Interrupt
+            && observed.state != RecordState::Interrupted
+        {
             self.call.warn_interrupted();
         }
         Ok(done)

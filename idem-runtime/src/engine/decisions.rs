@@ -3,7 +3,7 @@
 //! The transitions of `idem_store::store::transitions` say what a store does. These functions say what a call does next.
 //! Together they are the protocol, and `tests/explore` searches the states that they can reach.
 
-use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Record, State};
+use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Record, RecordState};
 use crate::store::FencedWrite;
 
 /// Next action of a call that found a record without an outcome.
@@ -45,18 +45,22 @@ pub(super) fn on_existing(
     abilities: Abilities,
 ) -> OnExisting {
     match (record.state, record.on_crash) {
-        (State::Running, _) if !record.is_lapsed() => OnExisting::Wait,
-        (State::Running, OnCrash::Rerun) => OnExisting::TakeOver,
-        (State::Running | State::Interrupted, OnCrash::Reconcile) if abilities.reconciles => {
+        (RecordState::Running, _) if !record.is_lapsed() => OnExisting::Wait,
+        (RecordState::Running, OnCrash::Rerun) => OnExisting::TakeOver,
+        (RecordState::Running | RecordState::Interrupted, OnCrash::Reconcile)
+            if abilities.reconciles =>
+        {
             OnExisting::Reconcile
         }
         // Interrupting the record would wait for the caller's own transaction, which may have locked it. The next
         // call outside of a transaction interrupts it.
-        (State::Running, _) if abilities.joins => OnExisting::Refuse,
-        (State::Running, _) => OnExisting::Interrupt,
-        (State::Released, _) => OnExisting::Claim(is_other_digest),
-        (State::Interrupted, _) => OnExisting::Refuse,
-        (State::Completed | State::Failed | State::Unrecorded, _) => OnExisting::Corrupt,
+        (RecordState::Running, _) if abilities.joins => OnExisting::Refuse,
+        (RecordState::Running, _) => OnExisting::Interrupt,
+        (RecordState::Released, _) => OnExisting::Claim(is_other_digest),
+        (RecordState::Interrupted, _) => OnExisting::Refuse,
+        (RecordState::Completed | RecordState::Failed | RecordState::Unrecorded, _) => {
+            OnExisting::Corrupt
+        }
     }
 }
 
@@ -73,7 +77,7 @@ pub(super) enum OnPoll {
 
 /// Decides what a call does after it has read the record that it waits for.
 pub(super) fn on_poll(record: &Record, own: ClaimId) -> OnPoll {
-    let is_running = record.state == State::Running;
+    let is_running = record.state == RecordState::Running;
     if is_running && record.claim_id == Some(own) {
         // A claim that this call had given up on was granted after all: claiming again finds it.
         return OnPoll::Claim;
@@ -81,7 +85,7 @@ pub(super) fn on_poll(record: &Record, own: ClaimId) -> OnPoll {
     if is_running && !record.is_lapsed() {
         return OnPoll::Wait;
     }
-    if record.is_expired() || record.state == State::Released {
+    if record.is_expired() || record.state == RecordState::Released {
         return OnPoll::Claim;
     }
     OnPoll::Look
@@ -176,7 +180,7 @@ pub(super) fn own_answer(written: Option<FencedWrite>, is_live: bool) -> OwnAnsw
 /// still arrive.
 pub(super) fn abandoned_token(record: Option<&Record>, abandoned: ClaimId) -> Option<FencingToken> {
     let record = record?;
-    let is_granted = record.state == State::Running && record.claim_id == Some(abandoned);
+    let is_granted = record.state == RecordState::Running && record.claim_id == Some(abandoned);
     is_granted.then_some(record.fencing_token)
 }
 
@@ -189,7 +193,10 @@ pub(super) fn was_committed(record: &Record, owner: &Owner) -> bool {
 /// True if a transaction that is not committed has its record in the store without an outcome: a statement of its body
 /// committed it half way.
 pub(super) fn was_committed_early(record: &Record, owner: &Owner) -> bool {
-    let has_no_outcome = matches!(record.state, State::Running | State::Interrupted);
+    let has_no_outcome = matches!(
+        record.state,
+        RecordState::Running | RecordState::Interrupted
+    );
     has_no_outcome && record.claim_id == Some(owner.claim_id)
 }
 
@@ -208,7 +215,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     /// A record of the claim `OWN`, whose lease is valid for a minute, with a retention of a minute.
-    fn record(state: State, on_crash: OnCrash) -> Record {
+    fn record(state: RecordState, on_crash: OnCrash) -> Record {
         let identity = Identity {
             scope: Scope::none(),
             operation: Operation::new("payments.charge").unwrap(),
@@ -227,7 +234,7 @@ mod tests {
             retention: MINUTE,
             on_crash,
             first_claimed_at: NOW,
-            ended_at: (state.is_ended() || state == State::Released).then_some(NOW),
+            ended_at: (state.is_ended() || state == RecordState::Released).then_some(NOW),
             read_at: NOW,
         }
     }
@@ -239,7 +246,7 @@ mod tests {
 
     /// Next action of a call that found a lapsed record.
     fn on_lapsed(on_crash: OnCrash, reconciles: bool, joins: bool) -> OnExisting {
-        let lapsed = later(record(State::Running, on_crash), MINUTE);
+        let lapsed = later(record(RecordState::Running, on_crash), MINUTE);
         let abilities = Abilities { reconciles, joins };
         on_existing(&lapsed, IsOtherDigest(false), abilities)
     }
@@ -261,22 +268,22 @@ mod tests {
     #[test]
     fn a_poll_claims_what_is_free_or_its_own_and_looks_at_what_has_ended() {
         let polled = |record| on_poll(&record, OTHER);
-        let running = record(State::Running, OnCrash::Rerun);
+        let running = record(RecordState::Running, OnCrash::Rerun);
         assert_eq!(polled(running.clone()), OnPoll::Wait);
         assert_eq!(on_poll(&running, OWN), OnPoll::Claim);
         assert_eq!(polled(later(running.clone(), MINUTE)), OnPoll::Look);
         assert_eq!(polled(later(running, 2 * MINUTE)), OnPoll::Claim);
-        let released = record(State::Released, OnCrash::Rerun);
+        let released = record(RecordState::Released, OnCrash::Rerun);
         assert_eq!(polled(released), OnPoll::Claim);
-        let completed = record(State::Completed, OnCrash::Rerun);
+        let completed = record(RecordState::Completed, OnCrash::Rerun);
         assert_eq!(polled(completed.clone()), OnPoll::Look);
         assert_eq!(polled(later(completed, MINUTE)), OnPoll::Claim);
     }
 
     #[test]
     fn an_abandoned_claim_is_released_only_while_it_has_the_record() {
-        let running = record(State::Running, OnCrash::Rerun);
-        let released = record(State::Released, OnCrash::Rerun);
+        let running = record(RecordState::Running, OnCrash::Rerun);
+        let released = record(RecordState::Released, OnCrash::Rerun);
         let granted = Some(running.fencing_token);
         assert_eq!(abandoned_token(Some(&running), OWN), granted);
         assert_eq!(abandoned_token(Some(&running), OTHER), None);
@@ -286,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_commit_took_effect_if_the_record_has_an_outcome_of_its_owner() {
-        let completed = record(State::Completed, OnCrash::Rerun);
+        let completed = record(RecordState::Completed, OnCrash::Rerun);
         let owner = |claim_id| Owner {
             id: completed.id,
             claim_id,
@@ -294,7 +301,7 @@ mod tests {
         };
         assert!(was_committed(&completed, &owner(OWN)));
         assert!(!was_committed(&completed, &owner(OTHER)));
-        let running = record(State::Running, OnCrash::Rerun);
+        let running = record(RecordState::Running, OnCrash::Rerun);
         assert!(!was_committed(&running, &owner(OWN)));
     }
 }

@@ -24,7 +24,7 @@ use crate::timing::bounded;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::time::Duration;
 /// use idem_runtime::store::ManualChange;
-/// use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, State, TypedOperation};
+/// use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, RecordState, TypedOperation};
 ///
 /// const POST: TypedOperation<u64> = TypedOperation::new("letters.post");
 ///
@@ -39,7 +39,7 @@ use crate::timing::bounded;
 ///
 /// let record = idem.records().find(POST.name(), "order-1").await?;
 /// let record = record.ok_or("the record has expired")?;
-/// assert_eq!(record.state, State::Interrupted);
+/// assert_eq!(record.state, RecordState::Interrupted);
 ///
 /// // An operator has found the letter: it has the number 7.
 /// let change = ManualChange::new("ann", "found the letter at the post office")?;

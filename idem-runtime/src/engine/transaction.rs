@@ -16,7 +16,7 @@ use super::typed::{self, CallContext, Codecs, EngineRef, ErrorCodec, ErrorKind, 
 use super::{Attempt, Call, Idem};
 use crate::key::RecordId;
 use crate::metrics::{CallOutcome, Timed};
-use crate::record::{Outcome, State};
+use crate::record::{Outcome, RecordState};
 use crate::store::{Connects, TransactionalStore};
 
 /// A handle on a store with transactions.
@@ -166,7 +166,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         let ended = ended.instrument(context.report.span.clone());
         async move {
             let call_outcome = match ended.await {
-                Ok(Some(State::Unrecorded)) => CallOutcome::Unrecorded,
+                Ok(Some(RecordState::Unrecorded)) => CallOutcome::Unrecorded,
                 Ok(Some(_)) if has_taken_over => CallOutcome::TakenOver,
                 Ok(Some(_)) => CallOutcome::Executed,
                 Ok(None) => CallOutcome::Released,

@@ -106,7 +106,7 @@ async fn every_page_is_read_and_stored_errors_need_a_type() {
         .unwrap()
         .unwrap();
     let failed = Record {
-        state: State::Failed,
+        state: RecordState::Failed,
         ..record
     };
     let check = |verification: Verification| {

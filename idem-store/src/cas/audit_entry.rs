@@ -5,7 +5,7 @@ use super::{AUDIT, parts};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::random;
-use crate::record::{FencingToken, Record, State, Timestamp};
+use crate::record::{FencingToken, Record, RecordState, Timestamp};
 use crate::store::encoding;
 use crate::store::{
     AuditAction, AuditEntry, AuditSubject, AuditedRecord, ManualChange, Purged, Resolution,
@@ -151,7 +151,7 @@ impl Written {
             let record = AuditedRecord {
                 id,
                 identity,
-                state: State::from_stored(&parts::text(next(b'S')?)?)?,
+                state: RecordState::from_stored(&parts::text(next(b'S')?)?)?,
                 fencing_token: FencingToken::from_number(parts::number(next(b'F')?)?),
                 attempt: u32::try_from(parts::number(next(b'N')?)?).ok()?,
             };

@@ -7,7 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::key::{Identity, Key, Operation, Scope};
-use crate::record::{ClaimId, Digest, OnCrash, Outcome, Owner, Payload, Record, State, Timestamp};
+use crate::record::{
+    ClaimId, Digest, OnCrash, Outcome, Owner, Payload, Record, RecordState, Timestamp,
+};
 use crate::store::{
     AuditFilter, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted,
     ManualChange, PageRequest, RecoveryStore, Resolution, Resolved, Store,
@@ -463,7 +465,7 @@ proptest! {
             shelf.state().now = around(begin + elapsed, judged);
             let is_over = match store.get(&request.id).await.unwrap() {
                 None => true,
-                Some(record) if record.state == State::Running => {
+                Some(record) if record.state == RecordState::Running => {
                     let successor = claim("k");
                     let answer = store.take_over(&record.observation(), &successor).await;
                     matches!(answer.unwrap(), ClaimOutcome::Granted(_))

@@ -72,8 +72,8 @@ pub(super) async fn manual_change_is_written_down(store: Subject) -> CaseResult 
         let state = after.as_ref().map(|record| record.state);
         let expected = match &resolution {
             Resolution::Complete(outcome) => Some(outcome.state()),
-            Resolution::Release => Some(crate::record::State::Released),
-            Resolution::Interrupt => Some(crate::record::State::Interrupted),
+            Resolution::Release => Some(crate::record::RecordState::Released),
+            Resolution::Interrupt => Some(crate::record::RecordState::Interrupted),
             Resolution::Erase => None,
         };
         ensure!(state == expected, "the record became {after:?}");

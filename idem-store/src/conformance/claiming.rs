@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::kit::*;
 use crate::key::RecordId;
-use crate::record::{OnCrash, Owner, Record, State};
+use crate::record::{OnCrash, Owner, Record, RecordState};
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Resolution, Resolved};
 
 pub(super) async fn claim_is_exclusive(store: Subject) -> CaseResult {
@@ -27,7 +27,7 @@ pub(super) async fn claim_is_exclusive(store: Subject) -> CaseResult {
         for (_, answer) in &answers {
             if let ClaimOutcome::Existing(record) = answer {
                 ensure!(
-                    record.state == State::Running
+                    record.state == RecordState::Running
                         && record.claim_id == Some(claim_id)
                         && record.fencing_token == fencing_token,
                     "a loser was told {record:?} where {claim_id:?} won"
@@ -70,7 +70,7 @@ pub(super) async fn claim_keeps_what_it_was_given(store: Subject) -> CaseResult 
             id: claim.id,
             identity: claim.identity.clone(),
             fingerprint: claim.fingerprint,
-            state: State::Running,
+            state: RecordState::Running,
             payload: None,
             claim_id: Some(claim.claim_id),
             fencing_token: granted.fencing_token,
@@ -239,7 +239,7 @@ pub(super) async fn released_is_claimed_again(store: Subject) -> CaseResult {
     store.release(&owned_by(&first, &granted)).await?;
     let released = store.record(&first.id).await?;
     ensure!(
-        released.state == State::Released
+        released.state == RecordState::Released
             && released.claim_id.is_none()
             && released.payload.is_none()
             && released.attempt == 1
@@ -268,7 +268,7 @@ pub(super) async fn released_is_claimed_again(store: Subject) -> CaseResult {
     );
     let record = store.record(&first.id).await?;
     ensure!(
-        record.state == State::Running
+        record.state == RecordState::Running
             && record.claim_id == Some(second.claim_id)
             && record.fencing_token == again.fencing_token
             && record.attempt == 2
@@ -386,7 +386,7 @@ async fn begins_anew(store: &Subject, expired: &ClaimRequest, owner: &Owner) -> 
         granted.attempt == 1
             && granted.on_crash == OnCrash::Reconcile
             && granted.fencing_token > owner.fencing_token
-            && record.state == State::Running
+            && record.state == RecordState::Running
             && record.fingerprint == anew.fingerprint
             && record.claim_id == Some(anew.claim_id)
             && record.payload.is_none()

@@ -1,7 +1,7 @@
 //! Cases on transitions that only the owner may make.
 
 use super::kit::*;
-use crate::record::{ClaimId, FencingToken, OnCrash, Outcome, Owner, Record, State};
+use crate::record::{ClaimId, FencingToken, OnCrash, Outcome, Owner, Record, RecordState};
 use crate::store::{ClaimRequest, FencedWrite, Resolution};
 
 fn accepted(write: &str, answer: FencedWrite) -> CaseResult {
@@ -99,7 +99,7 @@ pub(super) async fn released_bears_no_claim_id(store: Subject) -> CaseResult {
     accepted("release", store.release(&owner).await?)?;
     let record = store.record(&claim.id).await?;
     ensure!(
-        record.state == State::Released && record.claim_id.is_none(),
+        record.state == RecordState::Released && record.claim_id.is_none(),
         "released as {record:?}"
     );
     store.refuses(&owner).await
@@ -216,7 +216,7 @@ pub(super) async fn interrupted_accepts_its_owner(store: Subject) -> CaseResult 
         accepted("renew", store.renew(&owner, LONG).await?)?;
         let record = store.record(&claim.id).await?;
         ensure!(
-            record.state == State::Running && record.claim_id == Some(owner.claim_id),
+            record.state == RecordState::Running && record.claim_id == Some(owner.claim_id),
             "a renewal left it as {record:?}"
         );
         accepted("interrupt", store.interrupt(&owner).await?)?;
@@ -232,7 +232,10 @@ pub(super) async fn interrupted_accepts_its_owner(store: Subject) -> CaseResult 
         accepted("interrupt", store.interrupt(&owner).await?)?;
         accepted("release", store.release(&owner).await?)?;
         let record = store.record(&claim.id).await?;
-        ensure!(record.state == State::Released, "released as {record:?}");
+        ensure!(
+            record.state == RecordState::Released,
+            "released as {record:?}"
+        );
     }
     Ok(())
 }
@@ -244,7 +247,7 @@ pub(super) async fn interruption_is_repeatable(store: Subject) -> CaseResult {
     accepted("interrupt", store.interrupt(&owner).await?)?;
     let interrupted = store.record(&claim.id).await?;
     let expected = Record {
-        state: State::Interrupted,
+        state: RecordState::Interrupted,
         ..before
     };
     ensure!(

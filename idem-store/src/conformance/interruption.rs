@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use super::faults::{FaultStore, Op};
 use super::kit::*;
-use crate::record::{OnCrash, State};
+use crate::record::{OnCrash, RecordState};
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Store};
 
 /// Maximum number of polls before a future is dropped. A call of a store that talks to another thread or machine needs
@@ -43,7 +43,7 @@ pub(super) async fn lost_answer_of_a_claim(store: Subject) -> CaseResult {
     ensure!(faults.claim(&claim).await.is_err(), "the fault was lost");
     let record = store.record(&claim.id).await?;
     ensure!(
-        record.state == State::Running && record.claim_id == Some(claim.claim_id),
+        record.state == RecordState::Running && record.claim_id == Some(claim.claim_id),
         "claimed as {record:?}"
     );
     let granted = store.granted(&claim).await?;
@@ -97,7 +97,7 @@ pub(super) async fn dropped_claim(store: Subject) -> CaseResult {
         let answer = dropped_after(polls, inner.claim(&claim)).await;
         if let Some(record) = store.get(&claim.id).await? {
             ensure!(
-                record.state == State::Running
+                record.state == RecordState::Running
                     && record.claim_id == Some(claim.claim_id)
                     && record.attempt == 1,
                 "dropped after {polls} polls, it left {record:?}"
@@ -167,7 +167,7 @@ pub(super) async fn dropped_completion(store: Subject) -> CaseResult {
         dropped_after(polls, inner.complete(&owner, &outcome)).await;
         let record = store.record(&claim.id).await?;
         ensure!(
-            record.state == State::Running && record.payload.is_none()
+            record.state == RecordState::Running && record.payload.is_none()
                 || record.outcome().as_ref() == Some(&outcome),
             "dropped after {polls} polls, it left {record:?}"
         );

@@ -12,8 +12,8 @@ use crate::error::StoreError;
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::random;
 use crate::record::{
-    ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record, State,
-    Timestamp,
+    ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Owner, Payload, Record,
+    RecordState, Timestamp,
 };
 use crate::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
@@ -106,7 +106,7 @@ impl Subject {
         match self.claim(claim).await? {
             ClaimOutcome::Existing(record)
                 if is_short
-                    && record.state == State::Interrupted
+                    && record.state == RecordState::Interrupted
                     && record.claim_id == Some(claim.claim_id) =>
             {
                 Ok(Granted::on(&record))
@@ -477,8 +477,8 @@ pub(super) fn resolutions() -> [Resolution; 4] {
 /// Copies of the observation that each differ in one part.
 pub(super) fn near_misses(observed: &Observation) -> Vec<Observation> {
     let state = match observed.state {
-        State::Running => State::Interrupted,
-        _ => State::Running,
+        RecordState::Running => RecordState::Interrupted,
+        _ => RecordState::Running,
     };
     vec![
         Observation { state, ..*observed },

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::kit::*;
 use crate::key::{Identity, RecordId, Scope};
-use crate::record::{ClaimId, OnCrash, Outcome, OwnerLabel, Record, State};
+use crate::record::{ClaimId, OnCrash, Outcome, OwnerLabel, Record, RecordState};
 use crate::store::{ClaimRequest, Filter, ListedRecord, PageRequest};
 
 fn claim_of(name: &str) -> ClaimRequest {
@@ -87,25 +87,25 @@ pub(super) async fn list_by_state(store: Subject) -> CaseResult {
     let name = format!("op-{}", unique());
     let mut expected = BTreeMap::new();
     for state in [
-        State::Running,
-        State::Released,
-        State::Completed,
-        State::Failed,
-        State::Unrecorded,
-        State::Interrupted,
+        RecordState::Running,
+        RecordState::Released,
+        RecordState::Completed,
+        RecordState::Failed,
+        RecordState::Unrecorded,
+        RecordState::Interrupted,
     ] {
         let claim = claim_of(&name);
         let owner = store.own(&claim).await?;
         match state {
-            State::Running => {}
-            State::Released => drop(store.release(&owner).await?),
-            State::Completed => drop(store.complete(&owner, &outcome()).await?),
-            State::Failed => {
+            RecordState::Running => {}
+            RecordState::Released => drop(store.release(&owner).await?),
+            RecordState::Completed => drop(store.complete(&owner, &outcome()).await?),
+            RecordState::Failed => {
                 let outcome = Outcome::Failed(payload(b"{}"));
                 store.complete(&owner, &outcome).await?;
             }
-            State::Unrecorded => drop(store.complete(&owner, &Outcome::Unrecorded).await?),
-            State::Interrupted => drop(store.interrupt(&owner).await?),
+            RecordState::Unrecorded => drop(store.complete(&owner, &Outcome::Unrecorded).await?),
+            RecordState::Interrupted => drop(store.interrupt(&owner).await?),
         }
         expected.insert(claim.id, state);
     }
@@ -180,9 +180,9 @@ pub(super) async fn list_stuck(store: Subject) -> CaseResult {
         );
     }
     for (state, expected) in [
-        (State::Interrupted, Some(interrupted.id)),
-        (State::Running, Some(lapsed.id)),
-        (State::Completed, None),
+        (RecordState::Interrupted, Some(interrupted.id)),
+        (RecordState::Running, Some(lapsed.id)),
+        (RecordState::Completed, None),
     ] {
         let filter = Filter {
             state: Some(state),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::kit::*;
-use crate::record::{OnCrash, Owner, State, Timestamp};
+use crate::record::{OnCrash, Owner, RecordState, Timestamp};
 use crate::store::{ClaimRequest, FencedWrite, Purged};
 
 fn brief(on_crash: OnCrash) -> ClaimRequest {
@@ -228,7 +228,7 @@ pub(super) async fn purge_interrupts_what_is_unknown(store: Subject) -> CaseResu
             let record = loop {
                 counted += purge_all(&store, 100).await?.interrupted;
                 let record = store.record(&claim.id).await?;
-                if record.state == State::Interrupted {
+                if record.state == RecordState::Interrupted {
                     break record;
                 }
                 patience.wait().await?;
@@ -262,7 +262,7 @@ pub(super) async fn purge_finds_what_was_resolved_late(store: Subject) -> CaseRe
         let claim = brief(OnCrash::Refuse);
         let owner = store.own(&claim).await?;
         let mut patience = Patience::new("it was never marked INTERRUPTED");
-        while store.record(&claim.id).await?.state != State::Interrupted {
+        while store.record(&claim.id).await?.state != RecordState::Interrupted {
             patience.wait().await?;
             purge_all(&store, 100).await?;
         }

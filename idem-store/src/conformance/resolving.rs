@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::kit::*;
-use crate::record::{OnCrash, Outcome, Record, State};
+use crate::record::{OnCrash, Outcome, Record, RecordState};
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved};
 
 async fn resolved(store: &Subject, record: &Record, resolution: &Resolution) -> CaseResult {
@@ -72,7 +72,7 @@ pub(super) async fn resolved_as_not_done(store: Subject) -> CaseResult {
         resolved(&store, before, &Resolution::Release).await?;
         let after = store.record(&before.id).await?;
         let expected = Record {
-            state: State::Released,
+            state: RecordState::Released,
             claim_id: None,
             fencing_token: after.fencing_token,
             ended_at: after.ended_at,
@@ -100,7 +100,7 @@ pub(super) async fn resolved_as_unknown(store: Subject) -> CaseResult {
         resolved(&store, before, &Resolution::Interrupt).await?;
         let after = store.record(&before.id).await?;
         let expected = Record {
-            state: State::Interrupted,
+            state: RecordState::Interrupted,
             ..before.clone()
         };
         ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::kit::*;
-use crate::record::{Observation, OnCrash, State};
+use crate::record::{Observation, OnCrash, RecordState};
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved};
 
 pub(super) async fn takeover_needs_a_lapsed_lease(store: Subject) -> CaseResult {
@@ -79,7 +79,7 @@ pub(super) async fn takeover_begins_the_next_attempt(store: Subject) -> CaseResu
     );
     let record = store.record(&successor.id).await?;
     ensure!(
-        record.state == State::Running
+        record.state == RecordState::Running
             && record.claim_id == Some(successor.claim_id)
             && record.fencing_token == taken.fencing_token
             && record.attempt == 2
@@ -161,7 +161,10 @@ pub(super) async fn takeover_of_interrupted(store: Subject) -> CaseResult {
             "taken over as {taken:?} after {owner:?}"
         );
         let record = store.record(&claim.id).await?;
-        ensure!(record.state == State::Running, "taken over as {record:?}");
+        ensure!(
+            record.state == RecordState::Running,
+            "taken over as {record:?}"
+        );
         store.refuses(&owner).await?;
     }
     Ok(())
@@ -267,7 +270,7 @@ pub(super) async fn takeover_of_nothing_claims(store: Subject) -> CaseResult {
     let owner = owned_by(&claim, &granted);
     let observed = Observation {
         id: claim.id,
-        state: State::Running,
+        state: RecordState::Running,
         claim_id: Some(claim.claim_id),
         fencing_token: granted.fencing_token,
         lease_until: granted.first_claimed_at.after(claim.lease),

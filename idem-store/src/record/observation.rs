@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{ClaimId, FencingToken, Observation, State, Timestamp};
+use super::{ClaimId, FencingToken, Observation, RecordState, Timestamp};
 use crate::error::InvalidObservation;
 use crate::key::hex;
 
@@ -36,7 +36,7 @@ fn read_observation(text: &str) -> Option<Observation> {
     let mut parts = text.split('.');
     let observation = Observation {
         id: parts.next()?.parse().ok()?,
-        state: State::from_stored(parts.next()?)?,
+        state: RecordState::from_stored(parts.next()?)?,
         claim_id: match parts.next()? {
             "-" => None,
             id => Some(ClaimId::from_bytes(hex::decode(id)?)),
@@ -56,7 +56,7 @@ mod tests {
     fn an_observation_is_parsed_as_it_was_printed() {
         let mut observation = Observation {
             id: RecordId::from_bytes(std::array::from_fn(|n| n as u8)),
-            state: State::Running,
+            state: RecordState::Running,
             claim_id: Some(ClaimId::from_bytes([255; 16])),
             fencing_token: FencingToken::from_number(i64::MAX),
             lease_until: Timestamp::from_micros(i64::MIN),

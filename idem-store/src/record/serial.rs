@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{
-    ClaimId, Digest, FencingToken, Observation, OnCrash, Payload, State, Timestamp, micros,
+    ClaimId, Digest, FencingToken, Observation, OnCrash, Payload, RecordState, Timestamp, micros,
 };
 use crate::key::{Identity, Key, Operation, RecordId, Scope, hex};
 
@@ -41,7 +41,7 @@ macro_rules! as_text {
 as_text! {
     RecordId: ToString::to_string, |text| text.parse().ok();
     Observation: ToString::to_string, |text| text.parse().ok();
-    State: |it| it.as_str().to_owned(), Self::from_stored;
+    RecordState: |it| it.as_str().to_owned(), Self::from_stored;
     OnCrash: |it| it.as_str().to_owned(), Self::from_stored;
     ClaimId: |it| hex::encode(it.as_bytes()), |text| hex::decode(text).map(Self::from_bytes);
     Digest: |it| hex::encode(it.as_bytes()), |text| hex::decode::<{ Digest::LEN }>(text).map(Self);
@@ -177,7 +177,7 @@ mod tests {
             id: RecordId::of(&identity),
             identity,
             fingerprint: Digest::new(1, [2; 4], &[3; 32]),
-            state: State::Completed,
+            state: RecordState::Completed,
             payload: Some(Payload {
                 codec: "json/1".into(),
                 bytes: b"{\"cents\":5}"[..].into(),
@@ -208,7 +208,7 @@ mod tests {
             bytes: [0, 159, 146, 150][..].into(),
         });
         assert_eq!(through_json(&record), record);
-        for state in State::ALL {
+        for state in RecordState::ALL {
             record.state = state;
             record.payload = None;
             record.claim_id = None;
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused_without_being_quoted() {
-        let error = serde_json::from_str::<State>("\"geheim\"").unwrap_err();
+        let error = serde_json::from_str::<RecordState>("\"geheim\"").unwrap_err();
         assert!(!error.to_string().contains("geheim"), "{error}");
         for json in [
             r#"{"codec":"json/1"}"#,

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{
-    FencingToken, MemberDigests, Observation, OwnerLabel, Record, State, Timestamp,
+    FencingToken, MemberDigests, Observation, OwnerLabel, Record, RecordState, Timestamp,
 };
 use crate::store::Unreadable;
 use crate::store::status::number;
@@ -179,17 +179,17 @@ impl AttemptEnd {
     }
 
     /// End of the attempt of a record that ended in this state, by its owner or by a resolution.
-    const fn of_outcome(state: State, resolved: bool) -> Option<Self> {
+    const fn of_outcome(state: RecordState, resolved: bool) -> Option<Self> {
         Some(match (state, resolved) {
-            (State::Completed, false) => Self::Completed,
-            (State::Completed, true) => Self::ResolvedCompleted,
-            (State::Failed, false) => Self::Failed,
-            (State::Failed, true) => Self::ResolvedFailed,
-            (State::Unrecorded, false) => Self::Unrecorded,
-            (State::Unrecorded, true) => Self::ResolvedUnrecorded,
-            (State::Released, false) => Self::Released,
-            (State::Released, true) => Self::ResolvedReleased,
-            (State::Running | State::Interrupted, _) => return None,
+            (RecordState::Completed, false) => Self::Completed,
+            (RecordState::Completed, true) => Self::ResolvedCompleted,
+            (RecordState::Failed, false) => Self::Failed,
+            (RecordState::Failed, true) => Self::ResolvedFailed,
+            (RecordState::Unrecorded, false) => Self::Unrecorded,
+            (RecordState::Unrecorded, true) => Self::ResolvedUnrecorded,
+            (RecordState::Released, false) => Self::Released,
+            (RecordState::Released, true) => Self::ResolvedReleased,
+            (RecordState::Running | RecordState::Interrupted, _) => return None,
         })
     }
 }
@@ -258,12 +258,15 @@ impl AttemptLog {
     /// Records a transition that led from the observed record to this one, within one generation. `owner` is the label in
     /// the request of a claim or takeover.
     pub fn follow(&mut self, before: &Observation, after: &Record, owner: Option<&OwnerLabel>) {
-        let was_open = matches!(before.state, State::Running | State::Interrupted);
+        let was_open = matches!(
+            before.state,
+            RecordState::Running | RecordState::Interrupted
+        );
         let same_owner = after.fencing_token == before.fencing_token;
-        if after.state == State::Running && !same_owner {
+        if after.state == RecordState::Running && !same_owner {
             if was_open {
                 let end = match before.state {
-                    State::Interrupted => AttemptEnd::Interrupted,
+                    RecordState::Interrupted => AttemptEnd::Interrupted,
                     _ => AttemptEnd::Lapsed,
                 };
                 self.push(after.attempt.saturating_sub(1).max(1), after, end);
@@ -359,10 +362,10 @@ impl AttemptLog {
         };
         let resolved = record.claim_id.is_none();
         let end = match record.state {
-            State::Running => None,
-            State::Interrupted => Some(AttemptEnd::Interrupted),
+            RecordState::Running => None,
+            RecordState::Interrupted => Some(AttemptEnd::Interrupted),
             // After a release the claim id is gone in any case.
-            State::Released => Some(AttemptEnd::Released),
+            RecordState::Released => Some(AttemptEnd::Released),
             state => AttemptEnd::of_outcome(state, resolved),
         };
         Some(Attempt {

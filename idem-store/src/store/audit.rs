@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use crate::error::{InvalidChange, StoreError};
 use crate::key::{Identity, RecordId};
-use crate::record::{FencingToken, Observation, Record, State, Timestamp};
+use crate::record::{FencingToken, Observation, Record, RecordState, Timestamp};
 use crate::store::{Cursor, PageRequest, Purged, Resolution, Resolved, Unreadable};
 
 /// Store that keeps an audit of manual changes.
@@ -233,7 +233,7 @@ pub struct AuditedRecord {
     /// Scope, operation and key of the record.
     pub identity: Identity,
     /// State of the record before the change.
-    pub state: State,
+    pub state: RecordState,
     /// Fencing token of the record before the change.
     pub fencing_token: FencingToken,
     /// Attempt of the record before the change.

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use crate::key::{Identity, RecordId, hex};
 use crate::record::{
-    ClaimId, Digest, FencingToken, OnCrash, Payload, Record, State, Timestamp, micros,
+    ClaimId, Digest, FencingToken, OnCrash, Payload, Record, RecordState, Timestamp, micros,
 };
 use crate::store::Granted;
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Status {
-    pub state: State,
+    pub state: RecordState,
     pub ended_at: Option<Timestamp>,
     pub retention: Duration,
     pub lease_until: Timestamp,
@@ -42,7 +42,7 @@ impl Status {
     /// Name of the value that no store writes like this.
     pub fn read(line: &str) -> Result<Self, &'static str> {
         let words = &mut line.split(' ');
-        let state = word(words, State::from_stored).ok_or("state")?;
+        let state = word(words, RecordState::from_stored).ok_or("state")?;
         let ended_at = word(words, |it| or_none(it, time)).ok_or("ended_at")?;
         let retention = word(words, number).ok_or("retention")?;
         let on_crash = word(words, OnCrash::from_stored).ok_or("on_crash")?;
@@ -72,11 +72,13 @@ impl Status {
     /// Name of the value that contradicts the state.
     pub fn checked(self) -> Result<Self, &'static str> {
         let state = self.state;
-        if self.ended_at.is_some() != (state.is_ended() || state == State::Released) {
+        if self.ended_at.is_some() != (state.is_ended() || state == RecordState::Released) {
             return Err("ended_at");
         }
-        let owned = matches!(state, State::Running | State::Interrupted);
-        if owned && self.claim_id.is_none() || state == State::Released && self.claim_id.is_some() {
+        let owned = matches!(state, RecordState::Running | RecordState::Interrupted);
+        if owned && self.claim_id.is_none()
+            || state == RecordState::Released && self.claim_id.is_some()
+        {
             return Err("claim_id");
         }
         Ok(self)
@@ -93,7 +95,7 @@ impl Status {
         payload: Option<Payload>,
         read_at: Timestamp,
     ) -> Result<Record, &'static str> {
-        if payload.is_some() != matches!(self.state, State::Completed | State::Failed) {
+        if payload.is_some() != matches!(self.state, RecordState::Completed | RecordState::Failed) {
             return Err("payload");
         }
         Ok(Record {
@@ -189,7 +191,7 @@ mod tests {
             on_crash: OnCrash::Rerun,
         };
         let read = Status {
-            state: State::Completed,
+            state: RecordState::Completed,
             ended_at: Some(Timestamp::from_micros(7)),
             retention: Duration::from_micros(60),
             lease_until: Timestamp::from_micros(5),

@@ -24,7 +24,9 @@
 use std::time::Duration;
 
 use crate::clock::Now;
-use crate::record::{FencingToken, Observation, OnCrash, Outcome, Owner, Record, State, Timestamp};
+use crate::record::{
+    FencingToken, Observation, OnCrash, Outcome, Owner, Record, RecordState, Timestamp,
+};
 use crate::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Granted, Purged, Resolution, Resolved,
 };
@@ -65,7 +67,7 @@ pub fn begin(claim: &ClaimRequest, previous: Option<FencingToken>, now: impl Int
         id: claim.id,
         identity: claim.identity.clone(),
         fingerprint: claim.fingerprint,
-        state: State::Running,
+        state: RecordState::Running,
         payload: None,
         claim_id: Some(claim.claim_id),
         fencing_token: FencingToken::next(previous, latest),
@@ -106,7 +108,7 @@ pub fn take_over<'a>(
 /// Grants a repeated claim with the same fencing token, and any other claim as the next attempt.
 fn grant(At { record, latest }: At<'_>, claim: &ClaimRequest) -> ClaimOutcome {
     if !claim.is_repeated_on(record) {
-        record.state = State::Running;
+        record.state = RecordState::Running;
         record.claim_id = Some(claim.claim_id);
         record.fencing_token = FencingToken::next(Some(record.fencing_token), latest);
         record.attempt = record.attempt.saturating_add(1);
@@ -120,7 +122,7 @@ fn grant(At { record, latest }: At<'_>, claim: &ClaimRequest) -> ClaimOutcome {
 /// Renews the lease, as [`Store::renew`](crate::Store::renew) does.
 pub fn renew<'a>(record: impl Into<At<'a>>, owner: &Owner, lease: Duration) -> FencedWrite {
     write(record.into(), owner, |record, latest| {
-        record.state = State::Running;
+        record.state = RecordState::Running;
         record.lease_until = latest.after(lease);
     })
 }
@@ -142,7 +144,7 @@ pub fn release<'a>(record: impl Into<At<'a>>, owner: &Owner) -> FencedWrite {
 /// Marks the record INTERRUPTED, as [`Store::interrupt`](crate::Store::interrupt) does.
 pub fn interrupt<'a>(record: impl Into<At<'a>>, owner: &Owner) -> FencedWrite {
     write(record.into(), owner, |record, _| {
-        record.state = State::Interrupted;
+        record.state = RecordState::Interrupted;
     })
 }
 
@@ -155,7 +157,7 @@ pub fn resolve<'a>(
 ) -> Resolved {
     let At { record, latest } = record.into();
     let may = match resolution {
-        Resolution::Erase => record.state != State::Running || record.is_lapsed(),
+        Resolution::Erase => record.state != RecordState::Running || record.is_lapsed(),
         _ => record.is_unsettled(),
     };
     if !may || record.observation() != *observed {
@@ -170,7 +172,7 @@ pub fn resolve<'a>(
             give_back(record, latest);
             fence_off(record, latest);
         }
-        Resolution::Interrupt => record.state = State::Interrupted,
+        Resolution::Interrupt => record.state = RecordState::Interrupted,
         Resolution::Erase => {}
     }
     Resolved::Done
@@ -195,7 +197,7 @@ impl Purged {
             Purge::Interrupted => self.interrupted += 1,
             Purge::Expired => {
                 self.removed += 1;
-                self.abandoned += u64::from(record.state == State::Running);
+                self.abandoned += u64::from(record.state == RecordState::Running);
             }
         }
     }
@@ -209,13 +211,13 @@ pub fn purge(record: &mut Record) -> Purge {
     if record.is_expired() {
         return Purge::Expired;
     }
-    let is_unknown = record.state == State::Running
+    let is_unknown = record.state == RecordState::Running
         && record.on_crash != OnCrash::Rerun
         && record.lease_until.after(record.retention) <= record.read_at;
     if !is_unknown {
         return Purge::NotDue;
     }
-    record.state = State::Interrupted;
+    record.state = RecordState::Interrupted;
     Purge::Interrupted
 }
 
@@ -239,7 +241,7 @@ fn end(record: &mut Record, outcome: &Outcome, latest: Timestamp) {
 }
 
 fn give_back(record: &mut Record, latest: Timestamp) {
-    record.state = State::Released;
+    record.state = RecordState::Released;
     record.claim_id = None;
     record.ended_at = Some(latest);
 }

@@ -1,7 +1,9 @@
 //! Histories of attempts, with their bugs.
 
 use async_trait::async_trait;
-use idem_runtime::record::{FencingToken, MemberDigests, Observation, OwnerLabel, Record, State};
+use idem_runtime::record::{
+    FencingToken, MemberDigests, Observation, OwnerLabel, Record, RecordState,
+};
 use idem_runtime::store::{AttemptLog, AttemptStore, Attempts, ClaimRequest, Filter, ListedRecord};
 use idem_runtime::{RecordId, StoreError};
 
@@ -76,18 +78,20 @@ impl ToyStore {
     ) {
         let resolved = before.fencing_token != after.fencing_token;
         let missing = match after.state {
-            State::Released if !resolved => self.has(Bug::ReleaseIsNotLogged),
-            State::Running => self.has(Bug::TakeoverIsNotLogged) && before.state == State::Running,
+            RecordState::Released if !resolved => self.has(Bug::ReleaseIsNotLogged),
+            RecordState::Running => {
+                self.has(Bug::TakeoverIsNotLogged) && before.state == RecordState::Running
+            }
             _ => resolved && self.has(Bug::ResolutionIsNotLogged),
         };
         let label = self.label(label);
         let log = inner.logs.entry(after.id).or_default();
         let mut before = *before;
         if missing {
-            before.state = State::Released;
+            before.state = RecordState::Released;
         }
-        if self.has(Bug::InterruptedCountsAsLapsed) && after.state == State::Running {
-            before.state = State::Running;
+        if self.has(Bug::InterruptedCountsAsLapsed) && after.state == RecordState::Running {
+            before.state = RecordState::Running;
         }
         log.follow(&before, after, label.as_ref());
         if self.has(Bug::OutcomeForgetsTheHistory) && after.state.is_ended() {

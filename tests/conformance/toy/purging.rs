@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use idem_runtime::RecordId;
-use idem_runtime::record::{OnCrash, State, Timestamp};
+use idem_runtime::record::{OnCrash, RecordState, Timestamp};
 use idem_runtime::store::Purged;
 
 use super::{ToyStore, drop_steps};
@@ -34,21 +34,21 @@ impl ToyStore {
             let expired = self.expired(record);
             let due = planned.is_some_and(|at| at <= record.read_at);
             let early = match self.bug {
-                Some(Bug::PurgeTrustsTheClaim) => due && record.state == State::Running,
+                Some(Bug::PurgeTrustsTheClaim) => due && record.state == RecordState::Running,
                 Some(Bug::PurgeCountsFromTheClaim) => due && record.state.is_ended(),
                 Some(Bug::PurgeDeletesUnknown) => due && record.on_crash != OnCrash::Rerun,
-                Some(Bug::PurgeTakesReleased) => record.state == State::Released,
+                Some(Bug::PurgeTakesReleased) => record.state == RecordState::Released,
                 _ => false,
             };
             let stays = self.has(Bug::PurgeForgetsResolved)
                 && record.state.is_ended()
                 && record.on_crash == OnCrash::Refuse
                 && record.ended_at > planned;
-            let overdue = record.state == State::Running
+            let overdue = record.state == RecordState::Running
                 && record.on_crash != OnCrash::Rerun
                 && record.lease_until.after(record.retention) <= record.read_at;
             if expired && !stays || early {
-                purged.abandoned += u64::from(record.state == State::Running);
+                purged.abandoned += u64::from(record.state == RecordState::Running);
                 purged.removed += 1;
                 inner.records.remove(&id);
                 if !self.has(Bug::StepsOutlivePurging) {
@@ -58,7 +58,7 @@ impl ToyStore {
                     inner.inputs.remove(&id);
                 }
             } else if overdue && !self.has(Bug::UnknownExpires) {
-                record.state = State::Interrupted;
+                record.state = RecordState::Interrupted;
                 purged.interrupted += 1;
             }
             let done = purged.removed + purged.interrupted;

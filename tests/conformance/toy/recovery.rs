@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use idem_runtime::StoreError;
 use idem_runtime::key::Operation;
-use idem_runtime::record::{Owner, Payload, State, Timestamp};
+use idem_runtime::record::{Owner, Payload, RecordState, Timestamp};
 use idem_runtime::store::{FencedWrite, RecoveryInput, RecoveryStore, Resolved};
 
 use super::{Inner, ToyStore};
@@ -40,7 +40,7 @@ impl RecoveryStore for ToyStore {
             return Ok(answer);
         };
         if self.has(Bug::SavingAnInputNeedsALease)
-            && (record.is_lapsed() || record.state != State::Running)
+            && (record.is_lapsed() || record.state != RecordState::Running)
         {
             return Ok(FencedWrite::Fenced);
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Idem, Scope, State};
+use idem_runtime::{Idem, RecordState, Scope};
 
 use tokio::time::Instant;
 
@@ -74,7 +74,7 @@ pub(super) async fn find_strays(book: &Book, idem: &Idem) -> usize {
             let operation = format!("mixed.{}", call.mode);
             let found = idem.records().find_scoped(&operation, &call.key, &scope);
             match found.await {
-                Ok(Some(record)) if record.state != State::Running => {}
+                Ok(Some(record)) if record.state != RecordState::Running => {}
                 Ok(None) => {}
                 found => {
                     let found = found.map(|it| it.map(|record| record.state));

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use idem_runtime::{Idem, MemoryStore, State};
+use idem_runtime::{Idem, MemoryStore, RecordState};
 use idem_tests::ledger::Ledger;
 use idem_tests::on_stores;
 use idem_tests::places::Place;
@@ -99,7 +99,7 @@ fn judged(change: impl FnOnce(&mut Reports, &mut Ledger, &mut Records)) -> Vec<S
         .map(|row| ((*row).to_owned(), vec![receipt.to_owned()]))
         .collect();
     let of_key = ("joined".to_owned(), key.to_owned());
-    let record = (State::Completed, Some(receipt.to_owned()));
+    let record = (RecordState::Completed, Some(receipt.to_owned()));
     let mut records: Records = BTreeMap::from([(of_key, record)]);
     change(&mut reports, &mut ledger, &mut records);
 

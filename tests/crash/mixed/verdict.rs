@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use idem_runtime::store::PageRequest;
-use idem_runtime::{Error, Idem, Record, State};
+use idem_runtime::{Error, Idem, Record, RecordState};
 use idem_tests::at_database;
 use idem_tests::ledger::Ledger;
 use tokio::task::JoinSet;
@@ -151,7 +151,7 @@ pub(super) async fn judge(
 }
 
 /// State and receipt of the record of each call.
-pub(super) type Records = BTreeMap<Call, (State, Option<String>)>;
+pub(super) type Records = BTreeMap<Call, (RecordState, Option<String>)>;
 
 async fn records(idem: &Idem) -> anyhow::Result<Records> {
     // The nodes of a restarted cluster answer at first, and serve some seconds later. Redis scans all keys for each
@@ -195,7 +195,7 @@ impl Verdict {
         self.acknowledged = reports.acknowledged.len();
         for (call, receipts) in &reports.acknowledged {
             let found = records.get(call);
-            let is_stored = matches!(found, Some((State::Completed, Some(receipt)))
+            let is_stored = matches!(found, Some((RecordState::Completed, Some(receipt)))
             if receipts.len() == 1 && receipts.contains(receipt));
             if !is_stored {
                 let example = format!("{call:?} acknowledged {receipts:?}, found {found:?}");
@@ -229,7 +229,7 @@ impl Verdict {
                 continue;
             };
             let found = records.get(&(mode.to_owned(), key.to_owned()));
-            let agrees = matches!(found, Some((State::Completed, Some(receipt)))
+            let agrees = matches!(found, Some((RecordState::Completed, Some(receipt)))
             if receipts.contains(receipt));
             if !agrees {
                 let example = format!("{row}: effect {receipts:?}, record {found:?}");
@@ -239,14 +239,14 @@ impl Verdict {
         for ((mode, key), (state, receipt)) in records {
             let has_row = ledger.contains_key(&format!("{mode}:{key}"));
             let needs_row = match mode.as_str() {
-                "tx" | "joined" | "steps" => *state == State::Completed,
+                "tx" | "joined" | "steps" => *state == RecordState::Completed,
                 _ => false,
             };
             if needs_row && !has_row {
                 let example = format!("{mode} {key}: record {state:?} {receipt:?}, no effect");
                 self.breaks("effects and records disagree", &example);
             }
-            if matches!(mode.as_str(), "tx" | "joined") && *state != State::Completed {
+            if matches!(mode.as_str(), "tx" | "joined") && *state != RecordState::Completed {
                 let example = format!("{mode} {key}: {state:?}");
                 self.breaks("effects and records disagree", &example);
             }
@@ -397,9 +397,9 @@ async fn call_to_their_ends<F>(
     let mut released = 0;
     let mut open: Vec<_> = records.iter().collect();
     open.retain(|((mode, _), (state, _))| {
-        released += usize::from(*state == State::Released);
-        let is_skipped = *state == State::Released && released > RELEASED_CALLED;
-        mode != "brief" && *state != State::Completed && !is_skipped
+        released += usize::from(*state == RecordState::Released);
+        let is_skipped = *state == RecordState::Released && released > RELEASED_CALLED;
+        mode != "brief" && *state != RecordState::Completed && !is_skipped
     });
     let mut calls = JoinSet::new();
     let mut open = open.into_iter();

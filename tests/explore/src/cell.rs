@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use crate::record::{
-    self, ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Payload, Record, State,
-    Timestamp,
+    self, ClaimId, Digest, FencingToken, Observation, OnCrash, Outcome, Payload, Record,
+    RecordState, Timestamp,
 };
 use crate::setup::Mode;
 use crate::store::ClaimRequest;
@@ -24,7 +24,7 @@ pub(crate) const BY_OPERATOR: Value = 30;
 /// A record, without what never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Cell {
-    pub(crate) state: State,
+    pub(crate) state: RecordState,
     pub(crate) claim: Option<Call>,
     pub(crate) fencing_token: i64,
     pub(crate) attempt: u32,
@@ -63,7 +63,7 @@ static RECORD: LazyLock<Record> = LazyLock::new(|| {
         id: RecordId::of(&identity),
         identity,
         fingerprint: Digest::new(1, [0; 4], &[0; 32]),
-        state: State::Running,
+        state: RecordState::Running,
         payload: None,
         claim_id: None,
         fencing_token: FencingToken::from_number(0),
@@ -158,7 +158,7 @@ impl Cell {
 
     pub(crate) fn seen(&self) -> Seen {
         Seen {
-            is_interrupted: self.state == State::Interrupted,
+            is_interrupted: self.state == RecordState::Interrupted,
             claim: self.claim,
             fencing_token: self.fencing_token,
             lease_until: self.lease_until,
@@ -175,8 +175,8 @@ impl Seen {
         Observation {
             id: RECORD.id,
             state: match self.is_interrupted {
-                true => State::Interrupted,
-                false => State::Running,
+                true => RecordState::Interrupted,
+                false => RecordState::Running,
             },
             claim_id: self.claim.map(claim_id),
             fencing_token: FencingToken::from_number(self.fencing_token),

@@ -1,7 +1,7 @@
 //! What an observer remembers, and the promises that it checks.
 
 use crate::cell::{Call, Cell, Value};
-use crate::record::{Record, State};
+use crate::record::{Record, RecordState};
 use crate::setup::{Mode, Setup};
 
 /// Memory of the observer.
@@ -65,12 +65,14 @@ impl Ghost {
     }
 
     fn check_fencing_token(&mut self, before: Option<Cell>, after: &Cell) {
-        let same_claim = before.filter(|it| it.claim == after.claim && it.state != State::Released);
+        let same_claim =
+            before.filter(|it| it.claim == after.claim && it.state != RecordState::Released);
         if let Some(before) = same_claim {
             if before.fencing_token != after.fencing_token && after.claim.is_some() {
                 self.violates("repeated claims: a claim has two fencing tokens");
             }
-        } else if after.state == State::Running && after.fencing_token <= self.highest_fencing_token
+        } else if after.state == RecordState::Running
+            && after.fencing_token <= self.highest_fencing_token
         {
             self.violates("fencing tokens: a new claim has no higher token");
         }

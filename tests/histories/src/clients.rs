@@ -7,7 +7,7 @@ use idem_store::StoreError;
 use idem_store::key::{Identity, Key, Operation, RecordId, Scope};
 use idem_store::random::Generator;
 use idem_store::record::{
-    ClaimId, Digest, Observation, OnCrash, Outcome, Owner, Payload, Record, State,
+    ClaimId, Digest, Observation, OnCrash, Outcome, Owner, Payload, Record, RecordState,
 };
 use idem_store::store::{ClaimOutcome, ClaimRequest, Filter, RecoveryInput, Resolution, Store};
 use tokio::sync::watch;
@@ -385,7 +385,11 @@ fn recovery_request(rng: &mut Rng, board: &Board, identity: &Identity) -> Reques
 
 /// A listing of the record, if it matches.
 fn filter(rng: &mut Rng, identity: &Identity) -> Filter {
-    let states = [State::Running, State::Completed, State::Interrupted];
+    let states = [
+        RecordState::Running,
+        RecordState::Completed,
+        RecordState::Interrupted,
+    ];
     Filter {
         operation: Some(identity.operation.as_str().to_owned()),
         state: rng.chance(0.4).then(|| *rng.one_of(&states)),

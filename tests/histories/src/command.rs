@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use idem_store::key::{Identity, RecordId};
-use idem_store::record::{ClaimId, Digest, Observation, OnCrash, Outcome, Owner, Payload, State};
+use idem_store::record::{
+    ClaimId, Digest, Observation, OnCrash, Outcome, Owner, Payload, RecordState,
+};
 use idem_store::store::{ClaimOutcome, ClaimRequest, Filter, RecoveryInput, Resolution};
 
 use crate::clients::identity;
@@ -117,7 +119,7 @@ pub enum Selection {
     /// All records.
     All,
     /// Records in this state.
-    State(State),
+    State(RecordState),
     /// Lapsed records.
     Lapsed,
     /// Stuck records.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idem_reference::Transitions;
-use idem_store::State;
+use idem_store::RecordState;
 use idem_store::record::{FencingToken, Observation, Owner, Payload, Record, Timestamp};
 use idem_store::store::transitions::Purge;
 use idem_store::store::{
@@ -269,7 +269,7 @@ impl Cell {
     }
 
     /// State of the record, if it is there.
-    pub fn state(&self) -> Option<State> {
+    pub fn state(&self) -> Option<RecordState> {
         self.record.as_ref().map(|record| record.state)
     }
 }

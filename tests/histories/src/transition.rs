@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use idem_store::State;
+use idem_store::RecordState;
 use idem_store::record::{FencingToken, OnCrash, Record, Timestamp};
 use idem_store::store::ClaimOutcome;
 
@@ -125,8 +125,8 @@ fn is_of_recovery(request: &Request) -> bool {
 /// The comparison that decides if the record has expired.
 fn expiry(record: &Record) -> Option<Condition> {
     let since = match record.state {
-        State::Running if record.on_crash == OnCrash::Rerun => Quantity::LeaseUntil,
-        State::Running | State::Interrupted => return None,
+        RecordState::Running if record.on_crash == OnCrash::Rerun => Quantity::LeaseUntil,
+        RecordState::Running | RecordState::Interrupted => return None,
         _ => Quantity::EndedAt,
     };
     Some(Condition::Reached(since, record.retention))
@@ -136,7 +136,7 @@ fn expiry(record: &Record) -> Option<Condition> {
 fn comparisons(record: &Record, request: &Request) -> Vec<Condition> {
     let token = |token: FencingToken| Condition::Equals(Quantity::Token, token.number());
     let lapses = Condition::Reached(Quantity::LeaseUntil, Duration::ZERO);
-    let is_running = record.state == State::Running;
+    let is_running = record.state == RecordState::Running;
     match request {
         Request::TakeOver(observed, _) | Request::Resolve(observed, _) => {
             let mut all = Vec::new();

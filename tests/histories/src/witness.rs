@@ -105,7 +105,7 @@ fn is_still_there(end: &Record, found: Option<&Record>, now: Timestamp) -> bool 
 #[cfg(test)]
 mod tests {
     use idem_runtime::MemoryStore;
-    use idem_store::record::{Outcome, State};
+    use idem_store::record::{Outcome, RecordState};
     use idem_tests::claims::{HOUR, claim, own};
 
     use super::*;
@@ -126,7 +126,7 @@ mod tests {
         assert!(!is_still_there(&completed, None, now.after(HOUR / 2)));
         assert!(is_still_there(&completed, None, now.after(2 * HOUR)));
         let interrupted = Record {
-            state: State::Interrupted,
+            state: RecordState::Interrupted,
             ..claimed.clone()
         };
         assert!(is_still_there(&claimed, Some(&interrupted), now));

@@ -12,7 +12,7 @@ use idem_histories::purges::Purges;
 use idem_histories::request::{Answer, Request};
 use idem_histories::witness::Witness;
 use idem_reference::{Defect, Tool};
-use idem_runtime::State;
+use idem_runtime::RecordState;
 use idem_runtime::record::{FencingToken, Timestamp};
 use idem_runtime::store::{ClaimOutcome, FencedWrite, Resolved, Store};
 use tokio::sync::watch;
@@ -159,8 +159,8 @@ const CHANGES: [(&str, Change); 9] = [
         _ => false,
     }),
     ("an outcome is another one", |answer| match answer {
-        Answer::Record(Some(record)) if record.state == State::Completed => {
-            record.state = State::Failed;
+        Answer::Record(Some(record)) if record.state == RecordState::Completed => {
+            record.state = RecordState::Failed;
             true
         }
         _ => false,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::record::ClaimId;
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Resolution, Resolved};
-use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, State, Store};
+use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, RecordState, Store};
 use idem_servers::{Options, Server};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use tokio::net::TcpListener;
@@ -452,7 +452,7 @@ async fn a_record_read_before_an_erasure_elsewhere_is_not_cached() {
     };
     assert_eq!(
         found(&service.process(), &other).await.state,
-        State::Running
+        RecordState::Running
     );
 }
 

@@ -1,7 +1,7 @@
 //! Changes of records by forms.
 
 use http::{StatusCode, header};
-use idem_runtime::{State, Store as _};
+use idem_runtime::{RecordState, Store as _};
 use idem_tests::on_stores;
 
 use super::{ANN, BOB, READER, Site, borrowed, field, form};
@@ -38,7 +38,7 @@ async fn of_two_operators_one_wins_and_the_other_is_told_what_changed(site: Site
     ] {
         assert!(lost.body.contains(part), "no {part:?} in {}", lost.body);
     }
-    assert_eq!(site.state(&id).await, Some(State::Released));
+    assert_eq!(site.state(&id).await, Some(RecordState::Released));
     assert_eq!(
         site.entries().await,
         ["ann released: the post office has no letter"]
@@ -142,7 +142,7 @@ async fn a_forged_or_incomplete_form_changes_nothing(site: Site) {
         let answer = site.post_from(from, operator, path, &form).await;
         assert_eq!(answer.status, status, "{from} {operator} {form:?}");
     }
-    assert_eq!(site.state(&id).await, Some(State::Interrupted));
+    assert_eq!(site.state(&id).await, Some(RecordState::Interrupted));
     assert!(site.entries().await.is_empty());
 }
 
@@ -203,6 +203,6 @@ async fn a_form_of_an_old_tab_changes_nothing(site: Site) {
             again.body
         );
     }
-    assert_eq!(site.state(&id).await, Some(State::Interrupted));
+    assert_eq!(site.state(&id).await, Some(RecordState::Interrupted));
     assert_eq!(site.entries().await, ["ann erased: sent twice"]);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use http::{Request, StatusCode, header};
 use idem_runtime::outbox::Outbox;
-use idem_runtime::{SqliteStore, State};
+use idem_runtime::{RecordState, SqliteStore};
 
 use super::{ANN, BOB, HOSTILE, READER, Site, borrowed, form};
 
@@ -123,7 +123,7 @@ async fn a_change_whose_sender_leaves_is_made_with_its_entry_or_not_at_all() {
             let state = site.state(&id).await;
             let entry = format!("ann released: {reason}");
             let has_entry = site.entries().await.contains(&entry);
-            if has_entry == (state == Some(State::Released)) {
+            if has_entry == (state == Some(RecordState::Released)) {
                 break;
             }
             assert!(

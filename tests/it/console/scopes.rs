@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use idem_runtime::State;
+use idem_runtime::RecordState;
 use idem_tests::on_stores;
 
 use super::{ANN, BOB, Site, borrowed, field, form};
@@ -39,7 +39,7 @@ async fn an_operator_sees_only_the_scopes_of_the_guard(site: Site) {
         .post(bob, &format!("/records/{other}/change"), &form)
         .await;
     assert_eq!(denied.status, StatusCode::NOT_FOUND);
-    assert_eq!(site.state(&other).await, Some(State::Interrupted));
+    assert_eq!(site.state(&other).await, Some(RecordState::Interrupted));
     // A record of another scope and no record are answered after the same time.
     let nothing = "0".repeat(64);
     for id in [other.to_string(), nothing, "no-id".to_owned()] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Filter, PageRequest};
-use idem_runtime::{Idem, MemoryStore, OnCrash, Record, State, Store, StoreErrorKind};
+use idem_runtime::{Idem, MemoryStore, OnCrash, Record, RecordState, Store, StoreErrorKind};
 use tokio::runtime::Builder;
 
 use super::plain::Plain;
@@ -84,7 +84,7 @@ async fn settle() {
 }
 
 /// Number of records in this state.
-async fn count<S: Store>(idem: &Idem<FaultStore<S>>, state: State) -> usize {
+async fn count<S: Store>(idem: &Idem<FaultStore<S>>, state: RecordState) -> usize {
     let page = PageRequest {
         limit: 100_000,
         after: None,
@@ -149,12 +149,12 @@ async fn a_claim_that_arrives_after_another_calls_release_is_found_and_released(
         let found = other.records().find("test.operation", "k").await;
         found.unwrap().map(|record| record.state)
     };
-    assert_eq!(state().await, Some(State::Released));
+    assert_eq!(state().await, Some(RecordState::Released));
     arrives.open();
     settle().await;
-    assert_eq!(state().await, Some(State::Running));
+    assert_eq!(state().await, Some(RecordState::Running));
     tokio::time::sleep(idem.policy().store_timeout).await;
-    assert_eq!(state().await, Some(State::Released));
+    assert_eq!(state().await, Some(RecordState::Released));
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +167,7 @@ async fn a_claim_that_is_answered_with_an_error_is_searched_for_and_released() {
     gate.open();
     settle().await;
     let found = Idem::new(store).records().find("test.operation", "k").await;
-    assert_eq!(found.unwrap().unwrap().state, State::Released);
+    assert_eq!(found.unwrap().unwrap().state, RecordState::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,11 +177,11 @@ async fn a_claim_that_arrives_again_after_its_release_is_released_again() {
     leave(&idem, "k");
     let claimed = record(&idem).await;
     tokio::time::sleep(ANSWER_SOON + MOMENT).await;
-    assert_eq!(record(&idem).await.state, State::Released);
+    assert_eq!(record(&idem).await.state, RecordState::Released);
     arrives_again(&idem, &claimed).await;
-    assert_eq!(record(&idem).await.state, State::Running);
+    assert_eq!(record(&idem).await.state, RecordState::Running);
     tokio::time::sleep(idem.policy().store_timeout).await;
-    assert_eq!(record(&idem).await.state, State::Released);
+    assert_eq!(record(&idem).await.state, RecordState::Released);
 }
 
 /// The first try of the claim fails and arrives late. The caller leaves during the second one, which is granted.
@@ -200,10 +200,10 @@ async fn a_try_that_arrives_after_a_later_one_was_released_is_released() {
     let claimed = record(&idem).await;
     answers.open();
     settle().await;
-    assert_eq!(record(&idem).await.state, State::Released);
+    assert_eq!(record(&idem).await.state, RecordState::Released);
     arrives_again(&idem, &claimed).await;
     tokio::time::sleep(idem.policy().store_timeout).await;
-    assert_eq!(record(&idem).await.state, State::Released);
+    assert_eq!(record(&idem).await.state, RecordState::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,10 +212,10 @@ async fn a_claim_whose_answer_comes_is_released_without_a_search() {
     let gate = idem.store().hold_after(Op::Claim);
     leave(&idem, "k");
     settle().await;
-    assert_eq!(count(&idem, State::Running).await, 1);
+    assert_eq!(count(&idem, RecordState::Running).await, 1);
     gate.open();
     settle().await;
-    assert_eq!(count(&idem, State::Released).await, 1);
+    assert_eq!(count(&idem, RecordState::Released).await, 1);
     tokio::time::sleep(2 * LEASE).await;
     assert_eq!(idem.store().count(Op::Get), 0);
     assert_eq!(idem.store().count(Op::Release), 1);
@@ -261,7 +261,7 @@ async fn abandoned_claims_are_released_together_once_the_store_answers() {
     assert_eq!(idem.store().count(Op::Release), 40);
     others.open();
     settle().await;
-    assert_eq!(count(&idem, State::Released).await, 40);
+    assert_eq!(count(&idem, RecordState::Released).await, 40);
 }
 
 /// The store gives no answer about one claim, for example because an operator has locked its record.
@@ -278,7 +278,7 @@ async fn a_claim_that_cannot_be_released_does_not_hold_up_another() {
     settle().await;
     gate.open();
     tokio::time::sleep(3 * idem.policy().store_timeout).await;
-    assert_eq!(count(&idem, State::Released).await, 1);
+    assert_eq!(count(&idem, RecordState::Released).await, 1);
 }
 
 /// The first try of a claim is not answered, and the second one is granted. The first one may still hold a connection, or
@@ -311,10 +311,10 @@ async fn fifty_thousand_abandoned_claims_are_all_released_after_an_outage() {
     idem.store().always(Op::Get, unavailable);
     idem.store().always(Op::Claim, Fault::HangAfter);
     leave_all(&idem, LEFT).await;
-    assert_eq!(count(&idem, State::Running).await, LEFT);
+    assert_eq!(count(&idem, RecordState::Running).await, LEFT);
     idem.store().always(Op::Get, Fault::None);
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(count(&idem, State::Released).await, LEFT);
+    assert_eq!(count(&idem, RecordState::Released).await, LEFT);
 }
 
 #[tokio::test(start_paused = true)]
@@ -326,7 +326,7 @@ async fn more_abandoned_claims_than_a_handle_remembers_are_left_to_their_leases(
     leave_all(&idem, REMEMBERED + 100).await;
     idem.store().always(Op::Get, Fault::None);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let released = count(&idem, State::Released).await;
+    let released = count(&idem, RecordState::Released).await;
     assert!(
         (REMEMBERED..=REMEMBERED + 1).contains(&released),
         "{released}"
@@ -343,7 +343,7 @@ async fn a_claim_that_was_searched_for_in_vain_gives_way_to_a_later_one() {
     idem.store().always(Op::Claim, Fault::HangAfter);
     leave(&idem, "later");
     tokio::time::sleep(ANSWER_SOON + MOMENT).await;
-    assert_eq!(count(&idem, State::Released).await, 1);
+    assert_eq!(count(&idem, RecordState::Released).await, 1);
 }
 
 /// Maximum number of claims of a handle whose answers are waited for without a caller.
@@ -368,7 +368,7 @@ async fn a_claim_that_a_later_try_of_its_call_uses_is_not_searched_for() {
         Ok::<_, Failure>(1)
     };
     idem.run(call("k", 1), body).await.unwrap();
-    assert_eq!(count(&idem, State::Completed).await, 1);
+    assert_eq!(count(&idem, RecordState::Completed).await, 1);
 }
 
 /// The task that releases claims ends with its runtime, while the store works on the release of one claim and others
@@ -404,7 +404,7 @@ fn claims_whose_release_was_interrupted_are_released_on_the_next_runtime() {
         settle().await;
         gate.open();
         tokio::time::sleep(2 * Duration::from_secs(1)).await;
-        assert_eq!(count(&idem, State::Released).await, LEFT + 1);
+        assert_eq!(count(&idem, RecordState::Released).await, LEFT + 1);
     });
 }
 
@@ -429,11 +429,11 @@ fn a_handle_releases_abandoned_claims_on_the_runtime_after_the_first() {
             settle().await;
             gate.open();
             settle().await;
-            assert_eq!(count(&idem, State::Released).await, 0);
+            assert_eq!(count(&idem, RecordState::Released).await, 0);
             if key == "second" {
                 idem.store().always(Op::Release, Fault::None);
                 tokio::time::sleep(LEASE / 2).await;
-                assert_eq!(count(&idem, State::Released).await, 2);
+                assert_eq!(count(&idem, RecordState::Released).await, 2);
             }
         });
     }

@@ -1,7 +1,7 @@
 //! A store that claims and settles without waiting, and fails: the engine sends the claim or the outcome again.
 
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
-use idem_runtime::{Idem, MemoryStore, Record, State, StoreErrorKind};
+use idem_runtime::{Idem, MemoryStore, Record, RecordState, StoreErrorKind};
 use tokio::time::Instant;
 
 use super::plain::Plain;
@@ -46,7 +46,11 @@ async fn an_outcome_without_an_answer_is_written_again() {
         let ((idem, faults), effects) = (faulty(), Effects::default());
         faults.next(Op::Complete, fault.clone());
         assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
-        assert_eq!(record(&faults).await.state, State::Completed, "{fault:?}");
+        assert_eq!(
+            record(&faults).await.state,
+            RecordState::Completed,
+            "{fault:?}"
+        );
         assert_eq!(faults.count(Op::Complete), 2, "{fault:?}");
         assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use idem_runtime::store::{Filter, ListedRecord, PageRequest, Resolved};
 use idem_runtime::{
-    Attempt, Call, Error, Idem, MemoryStore, OnCrash, Reconciled, Record, RunOptions, Scope, State,
-    Timestamp,
+    Attempt, Call, Error, Idem, MemoryStore, OnCrash, Reconciled, Record, RecordState, RunOptions,
+    Scope, Timestamp,
 };
 use tokio::sync::oneshot;
 
@@ -62,9 +62,9 @@ async fn a_lapsed_key_is_not_taken_over_by_another_request() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_counts_as_a_crash() {
     for (on_crash, state) in [
-        (OnCrash::Rerun, State::Running),
-        (OnCrash::Refuse, State::Interrupted),
-        (OnCrash::Reconcile, State::Interrupted),
+        (OnCrash::Rerun, RecordState::Running),
+        (OnCrash::Refuse, RecordState::Interrupted),
+        (OnCrash::Reconcile, RecordState::Interrupted),
     ] {
         let idem = idem();
         let call = call("k", 1).on_crash(on_crash);
@@ -87,7 +87,7 @@ async fn a_refused_call_stays_interrupted_until_an_operator_completes_it() {
     assert!(matches!(refused, Error::Interrupted));
 
     let filter = Filter {
-        state: Some(State::Interrupted),
+        state: Some(RecordState::Interrupted),
         operation: Some("test.operation".to_owned()),
         older_than: Some(TTL),
         ..Filter::default()
@@ -241,7 +241,7 @@ async fn reconcile_unknown_is_interrupted_and_the_next_call_asks_again() {
     assert!(matches!(refusal(result), Error::Interrupted));
     assert_eq!(
         (asked, record(&idem).await.state),
-        (vec![1], State::Interrupted)
+        (vec![1], RecordState::Interrupted)
     );
     let (result, asked) = reconcile(&idem, &effects, Err(Failure::Lost)).await;
     assert!(
@@ -421,7 +421,7 @@ async fn an_owner_that_lost_its_record_does_not_get_the_outcome_of_another_reque
 async fn an_interrupted_record_refuses_another_request_as_a_reused_key() {
     let (idem, effects) = (idem(), Effects::default());
     die(&idem, &effects, call("k", 1).on_crash(OnCrash::Refuse)).await;
-    assert_eq!(record(&idem).await.state, State::Interrupted);
+    assert_eq!(record(&idem).await.state, RecordState::Interrupted);
     let other = effects.run(&idem, call("k", 2)).await;
     assert!(matches!(refusal(other), Error::KeyReused));
     assert_eq!(effects.count(), 1);

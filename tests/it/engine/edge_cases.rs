@@ -10,13 +10,13 @@ use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
 use idem_runtime::record::Owner;
 use idem_runtime::store::FencedWrite;
 use idem_runtime::{
-    Error, Idem, MemoryStore, OnCrash, Purger, RunOptions, Scope, State, Store as _,
+    Error, Idem, MemoryStore, OnCrash, Purger, RecordState, RunOptions, Scope, Store as _,
     StoreErrorKind, TypedOperation,
 };
 
 use super::{Effects, Failure, LEASE, call, idem, refusal};
 
-async fn state(idem: &Idem<FaultStore<MemoryStore>>) -> Option<State> {
+async fn state(idem: &Idem<FaultStore<MemoryStore>>) -> Option<RecordState> {
     let none = Scope::none();
     let record = idem
         .records()
@@ -72,7 +72,7 @@ async fn an_outcome_under_an_infinite_lease_is_recorded_when_the_store_is_back()
     idem.store().fail_before(Op::Complete, 3);
     let endless = call("k", 1).lease(Duration::MAX);
     assert_eq!(effects.run(&idem, endless).await.unwrap(), 1);
-    assert_eq!(state(&idem).await, Some(State::Completed));
+    assert_eq!(state(&idem).await, Some(RecordState::Completed));
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,7 +105,7 @@ async fn a_panic_before_the_body_returns_its_future_is_a_crash() {
     );
     assert!(AssertUnwindSafe(eager).catch_unwind().await.is_err());
     tokio::task::yield_now().await;
-    assert_eq!(state(&idem).await, Some(State::Interrupted));
+    assert_eq!(state(&idem).await, Some(RecordState::Interrupted));
 }
 
 #[tokio::test(start_paused = true)]

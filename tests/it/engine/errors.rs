@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, RunOptions, Scope, State};
+use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, RecordState, RunOptions, Scope};
 
 use super::{Effects, Failure, LEASE, call, idem, refusal};
 
@@ -26,7 +26,7 @@ async fn fail(
     .await
 }
 
-async fn state(idem: &Idem<MemoryStore>) -> State {
+async fn state(idem: &Idem<MemoryStore>) -> RecordState {
     let none = Scope::none();
     let record = idem
         .records()
@@ -45,7 +45,10 @@ async fn a_terminal_error_is_stored_and_replayed_under_every_mode() {
             let result = fail(&idem, &effects, call, declined).await;
             assert!(matches!(result, Err(Failure::Declined(why)) if why == "no funds"));
         }
-        assert_eq!((effects.count(), state(&idem).await), (1, State::Failed));
+        assert_eq!(
+            (effects.count(), state(&idem).await),
+            (1, RecordState::Failed)
+        );
     }
 }
 
@@ -55,7 +58,7 @@ async fn under_rerun_every_other_error_releases_the_key_immediately() {
         let (idem, effects) = (idem(), Effects::default());
         let result = fail(&idem, &effects, call("k", 1), failure()).await;
         assert!(matches!(result, Err(Failure::TimedOut | Failure::Lost)));
-        assert_eq!(state(&idem).await, State::Released);
+        assert_eq!(state(&idem).await, RecordState::Released);
         assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 2);
     }
 }
@@ -78,14 +81,14 @@ async fn under_refuse_and_reconcile_only_retry_err_releases_the_key() {
         let (idem, effects) = (idem(), Effects::default());
         let call = || call("k", 1).on_crash(on_crash);
         let _ = fail(&idem, &effects, call(), Failure::TimedOut).await;
-        assert_eq!(state(&idem).await, State::Released);
+        assert_eq!(state(&idem).await, RecordState::Released);
 
         let result = fail(&idem, &effects, call(), Failure::Lost).await;
         assert!(
             matches!(result, Err(Failure::Lost)),
             "the caller still gets its own error"
         );
-        assert_eq!(state(&idem).await, State::Interrupted);
+        assert_eq!(state(&idem).await, RecordState::Interrupted);
         // A call that cannot reconcile is refused, every time.
         for _ in 0..2 {
             tokio::time::advance(LEASE * 10).await;
@@ -103,7 +106,7 @@ async fn the_stored_crash_policy_decides_what_an_error_means() {
     let _ = fail(&idem, &effects, refuse, Failure::TimedOut).await;
     // The same function, now deployed without `refuse`: its errors prove nothing for this record.
     let _ = fail(&idem, &effects, call("k", 1), Failure::Lost).await;
-    assert_eq!(state(&idem).await, State::Interrupted);
+    assert_eq!(state(&idem).await, RecordState::Interrupted);
 }
 
 #[tokio::test(start_paused = true)]

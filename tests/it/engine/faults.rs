@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
 use idem_runtime::{
-    Error, Idem, MemoryStore, OnCrash, OnStoreError, Record, RunOptions, State, StoreErrorKind,
+    Error, Idem, MemoryStore, OnCrash, OnStoreError, Record, RecordState, RunOptions,
+    StoreErrorKind,
 };
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -109,7 +110,7 @@ async fn a_hanging_store_is_a_timeout_and_its_late_claim_is_released() {
         assert_eq!(error.kind(), StoreErrorKind::Timeout);
         assert!(error.is_retryable());
         tokio::time::sleep(idem.policy().store_timeout).await;
-        assert_eq!(record(&faults).await.unwrap().state, State::Released);
+        assert_eq!(record(&faults).await.unwrap().state, RecordState::Released);
         faults.reset();
         assert_eq!(effects.run(&idem, call()).await.unwrap(), 1);
     }
@@ -121,10 +122,10 @@ async fn a_call_that_is_cancelled_while_it_claims_releases_its_claim() {
     faults.hang_after(Op::Claim, 1);
     let mut cancelled = Box::pin(effects.run(&idem, call("k", 1).on_crash(OnCrash::Refuse)));
     assert!(cancelled.as_mut().now_or_never().is_none());
-    assert_eq!(record(&faults).await.unwrap().state, State::Running);
+    assert_eq!(record(&faults).await.unwrap().state, RecordState::Running);
     drop(cancelled);
     tokio::time::sleep(idem.policy().store_timeout).await;
-    assert_eq!(record(&faults).await.unwrap().state, State::Released);
+    assert_eq!(record(&faults).await.unwrap().state, RecordState::Released);
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
 }
 
@@ -142,7 +143,7 @@ async fn a_claim_that_takes_effect_after_its_caller_left_is_released() {
         assert_eq!(record(&faults).await.map(|it| it.state), None);
         gate.open();
         settle().await;
-        assert_eq!(record(&faults).await.unwrap().state, State::Released);
+        assert_eq!(record(&faults).await.unwrap().state, RecordState::Released);
         assert_eq!(effects.run(&idem, call()).await.unwrap(), 1);
     }
 }
@@ -164,7 +165,7 @@ async fn an_abandoned_claim_is_released_after_an_outage_longer_than_its_lease() 
         faults.always(op, Fault::None);
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(record(&faults).await.unwrap().state, State::Released);
+    assert_eq!(record(&faults).await.unwrap().state, RecordState::Released);
     assert_eq!(effects.run(&idem, call()).await.unwrap(), 1);
 }
 
@@ -176,11 +177,11 @@ async fn a_late_claim_that_is_granted_after_its_call_ended_is_released() {
     let gate = faults.hold_before(Op::Claim);
     let failed = idem.run(call("k", 1), async || Err::<u32, _>(Failure::TimedOut));
     assert!(matches!(failed.await, Err(Failure::TimedOut)));
-    assert_eq!(record(&faults).await.unwrap().state, State::Released);
+    assert_eq!(record(&faults).await.unwrap().state, RecordState::Released);
     gate.open();
     settle().await;
     assert_eq!(faults.count(Op::Release), 2);
-    assert_eq!(record(&faults).await.unwrap().state, State::Released);
+    assert_eq!(record(&faults).await.unwrap().state, RecordState::Released);
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
 }
 
@@ -192,7 +193,7 @@ async fn a_late_claim_that_is_granted_while_the_body_runs_releases_nothing() {
     let result = idem.run(call("k", 1), async || {
         gate.open();
         settle().await;
-        assert_eq!(record(&faults).await.unwrap().state, State::Running);
+        assert_eq!(record(&faults).await.unwrap().state, RecordState::Running);
         Ok::<_, Failure>(effects.happen())
     });
     assert_eq!(result.await.unwrap(), 1);
@@ -328,7 +329,7 @@ async fn a_claim_that_is_granted_to_a_body_without_protection_is_left_to_its_lea
     });
     assert_eq!(unprotected.await.unwrap(), 1);
     tokio::time::sleep(LEASE / 2).await;
-    assert_eq!(record(&faults).await.unwrap().state, State::Running);
+    assert_eq!(record(&faults).await.unwrap().state, RecordState::Running);
     assert_eq!(faults.count(Op::Release), 0);
 }
 
@@ -338,7 +339,7 @@ async fn a_completion_is_repeated_after_a_lost_acknowledgement() {
         let ((idem, faults), effects) = (faulty(), Effects::default());
         lose(&faults, Op::Complete, 1);
         assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
-        assert_eq!(record(&faults).await.unwrap().state, State::Completed);
+        assert_eq!(record(&faults).await.unwrap().state, RecordState::Completed);
         assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
     }
 }
@@ -355,12 +356,12 @@ async fn a_completion_is_retried_in_the_background_during_an_outage() {
     );
     let patience = idem.policy().store_patience;
     assert!(started.elapsed() <= patience, "while its lease still held");
-    assert_eq!(record(&faults).await.unwrap().state, State::Running);
+    assert_eq!(record(&faults).await.unwrap().state, RecordState::Running);
 
     tokio::time::sleep(Duration::from_secs(10)).await;
     faults.reset();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(record(&faults).await.unwrap().state, State::Completed);
+    assert_eq!(record(&faults).await.unwrap().state, RecordState::Completed);
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
 }
 
@@ -378,7 +379,10 @@ async fn a_result_that_the_store_always_refuses_is_unrecorded_and_not_run_again(
     faults.reset();
     faults.next(Op::Complete, refused);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(record(&faults).await.unwrap().state, State::Unrecorded);
+    assert_eq!(
+        record(&faults).await.unwrap().state,
+        RecordState::Unrecorded
+    );
     let again = refusal(effects.run(&idem, call("k", 1)).await);
     assert!(matches!(again, Error::Unrecorded), "{again:?}");
     assert_eq!(effects.count(), 1);
@@ -402,7 +406,10 @@ async fn a_waiter_is_not_given_a_result_that_may_be_unrecorded() {
     assert!(matches!(waiter, Error::Unrecorded), "{waiter:?}");
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(faults.count(Op::Complete), 3);
-    assert_eq!(record(&faults).await.unwrap().state, State::Unrecorded);
+    assert_eq!(
+        record(&faults).await.unwrap().state,
+        RecordState::Unrecorded
+    );
     assert_eq!(effects.count(), 1);
 }
 
@@ -467,7 +474,7 @@ async fn a_completion_may_be_acknowledged_after_the_lease() {
         1,
         "a lapsed lease alone does not refuse its owner"
     );
-    assert_eq!(record(&faults).await.unwrap().state, State::Completed);
+    assert_eq!(record(&faults).await.unwrap().state, RecordState::Completed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -484,7 +491,7 @@ async fn the_result_of_a_call_dropped_at_completion_is_stored() {
         );
         drop(cancelled);
         settle().await;
-        assert_eq!(record(&faults).await.unwrap().state, State::Completed);
+        assert_eq!(record(&faults).await.unwrap().state, RecordState::Completed);
         assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
     }
 }

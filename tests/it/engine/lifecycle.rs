@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use idem_runtime::{
-    Call, Codec, Error, Idem, InvalidCall, InvalidKey, Key, MemoryStore, Scope, Source, State,
-    with_provenance,
+    Call, Codec, Error, Idem, InvalidCall, InvalidKey, Key, MemoryStore, RecordState, Scope,
+    Source, with_provenance,
 };
 use serde::{Deserialize, Serialize};
 
@@ -201,7 +201,7 @@ async fn a_result_that_cannot_be_stored_is_returned_once_and_not_run_again() {
         Err(Failure::Idempotency(Error::Unrecorded))
     ));
     let record = idem.records().find("test.operation", "k").await;
-    assert_eq!(record.unwrap().unwrap().state, State::Unrecorded);
+    assert_eq!(record.unwrap().unwrap().state, RecordState::Unrecorded);
 }
 
 #[tokio::test(start_paused = true)]

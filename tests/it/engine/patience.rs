@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
-use idem_runtime::{Error, Idem, MemoryStore, RunOptions, State, StoreErrorKind};
+use idem_runtime::{Error, Idem, MemoryStore, RecordState, RunOptions, StoreErrorKind};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ fn service() -> Idem<FaultStore<MemoryStore>> {
     Idem::new(FaultStore::new(MemoryStore::new()))
 }
 
-async fn state(idem: &Idem<FaultStore<MemoryStore>>) -> Option<State> {
+async fn state(idem: &Idem<FaultStore<MemoryStore>>) -> Option<RecordState> {
     let found = idem.records().find("test.operation", "k").await;
     found.unwrap().map(|record| record.state)
 }
@@ -32,7 +32,7 @@ async fn a_result_outlasts_a_store_that_is_only_unreachable() {
     idem.store().reset();
     idem.store().next(Op::Complete, unavailable);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(state(&idem).await, Some(State::Completed));
+    assert_eq!(state(&idem).await, Some(RecordState::Completed));
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
 }
 
@@ -60,7 +60,7 @@ async fn a_call_at_the_end_of_its_lease_waits_for_the_stores_answer() {
         gate.open();
         if waits {
             assert_eq!(call.await.unwrap(), 1);
-            assert_eq!(state(&idem).await, Some(State::Completed));
+            assert_eq!(state(&idem).await, Some(RecordState::Completed));
         }
     }
 }

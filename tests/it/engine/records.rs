@@ -3,7 +3,7 @@
 use idem_runtime::record::Observation;
 use idem_runtime::store::{Filter, PageRequest, Resolved};
 use idem_runtime::{
-    Error, Idem, InvalidCall, Key, MemoryStore, OnCrash, Record, Scope, State, Store,
+    Error, Idem, InvalidCall, Key, MemoryStore, OnCrash, Record, RecordState, Scope, Store,
     TypedOperation,
 };
 
@@ -19,7 +19,7 @@ async fn interrupt<S: Store + ?Sized>(idem: &Idem<S>, key: &str) -> Record {
     assert!(refused.is_err());
     let record = idem.records().find(OPERATION.name(), key).await.unwrap();
     let record = record.unwrap();
-    assert_eq!(record.state, State::Interrupted);
+    assert_eq!(record.state, RecordState::Interrupted);
     record
 }
 
@@ -153,7 +153,7 @@ async fn stuck_records_are_found_by_a_handle_on_any_boxed_store() {
     let keys = async || {
         let page = idem.records().list(&stuck, &PageRequest::default()).await;
         let mut keys: Vec<_> = page.unwrap().records;
-        keys.sort_by_key(|it| it.record.state != State::Interrupted);
+        keys.sort_by_key(|it| it.record.state != RecordState::Interrupted);
         keys.iter()
             .map(|it| it.record.identity.key.as_str().to_owned())
             .collect::<Vec<_>>()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::{Error, Idem, MemoryStore, OnCrash, RunOptions, State, StoreErrorKind};
+use idem_runtime::{Error, Idem, MemoryStore, OnCrash, RecordState, RunOptions, StoreErrorKind};
 use tokio::time::Instant;
 
 use super::{Effects, Failure, call, refusal};
@@ -19,7 +19,7 @@ fn idem(kind: StoreErrorKind, patience: Duration) -> (Idem<FaultStore<MemoryStor
     (builder.build(), Effects::default())
 }
 
-async fn state(idem: &Idem<FaultStore<MemoryStore>>) -> State {
+async fn state(idem: &Idem<FaultStore<MemoryStore>>) -> RecordState {
     let record = idem.records().find("test.operation", "k").await.unwrap();
     record.unwrap().state
 }
@@ -39,7 +39,7 @@ async fn the_work_is_done_once_whatever_the_lease() {
                 assert_eq!(effects.run(&idem, call()).await.unwrap(), 1, "{case}");
                 for _ in 0..2 {
                     tokio::time::sleep(lease + Duration::from_secs(1)).await;
-                    assert_eq!(state(&idem).await, State::Unrecorded, "{case}");
+                    assert_eq!(state(&idem).await, RecordState::Unrecorded, "{case}");
                     let again = refusal(effects.run(&idem, call()).await);
                     assert!(matches!(again, Error::Unrecorded), "{case}: {again:?}");
                 }
@@ -109,7 +109,7 @@ async fn a_store_that_gets_room_in_time_keeps_the_result() {
     };
     let (value, ()) = tokio::join!(running, room);
     assert_eq!(value.unwrap(), 1);
-    assert_eq!(state(&idem).await, State::Completed);
+    assert_eq!(state(&idem).await, RecordState::Completed);
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
     assert!(idem.store().count(Op::Complete) >= 1);
 }

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
 use idem_runtime::{
     Attempt, Call, Error, Idem, InvalidCall, Key, MemoryStore, OnCrash, OnStoreError, Record,
-    RunOptions, Scope, State, Store, StoreErrorKind, idempotent,
+    RecordState, RunOptions, Scope, Store, StoreErrorKind, idempotent,
 };
 use tokio::time::Instant;
 
@@ -147,7 +147,7 @@ async fn a_release_keeps_the_finished_steps() {
         Err::<u32, _>(Failure::TimedOut)
     });
     assert!(matches!(failed.await, Err(Failure::TimedOut)));
-    assert_eq!(record(&idem).await.state, State::Released);
+    assert_eq!(record(&idem).await.state, RecordState::Released);
 
     let second = run(&idem, call("k", 1), async |it| checkout(&ledger, it).await);
     second.await.unwrap();
@@ -166,7 +166,7 @@ async fn the_error_of_a_step_is_the_bodys_and_is_not_stored() {
     });
     assert!(matches!(failed.await, Err(Failure::Declined(_))));
     assert_eq!(faults.count(Op::SaveStep), 0);
-    assert_eq!(record(&idem).await.state, State::Released);
+    assert_eq!(record(&idem).await.state, RecordState::Released);
 
     let second = run(&idem, call("k", 1), async |it| checkout(&ledger, it).await);
     second.await.unwrap();
@@ -214,7 +214,7 @@ async fn a_step_name_can_be_used_once_in_an_attempt() {
     );
     assert_eq!(ledger.entries(), ["charge"], "the second did not run");
     // The error leaves nothing unknown. A later attempt gets the saved first step, and the same error.
-    assert_eq!(record(&idem).await.state, State::Released);
+    assert_eq!(record(&idem).await.state, RecordState::Released);
     let reused = refusal(run(&idem, call("k", 1), body).await);
     assert!(matches!(
         reused,
@@ -253,9 +253,9 @@ async fn names_are_checked_before_anything_runs() {
 #[tokio::test(start_paused = true)]
 async fn a_step_that_could_not_be_saved_is_unknown_and_the_key_is_not_released() {
     for (on_crash, state) in [
-        (OnCrash::Rerun, State::Running),
-        (OnCrash::Refuse, State::Interrupted),
-        (OnCrash::Reconcile, State::Interrupted),
+        (OnCrash::Rerun, RecordState::Running),
+        (OnCrash::Refuse, RecordState::Interrupted),
+        (OnCrash::Reconcile, RecordState::Interrupted),
     ] {
         for fault in [
             Fault::FailBefore(StoreErrorKind::Unavailable),
@@ -306,7 +306,7 @@ async fn a_body_that_returns_ok_is_completed_even_with_an_unsaved_step() {
         Ok(7_u32)
     });
     assert_eq!(done.await.unwrap(), 7);
-    assert_eq!(record(&idem).await.state, State::Completed);
+    assert_eq!(record(&idem).await.state, RecordState::Completed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,7 +327,7 @@ async fn a_result_that_cannot_be_stored_makes_its_step_unknown() {
         step.await.map(|text| text.len())
     });
     assert!(matches!(refusal(large.await), Error::Unrecorded));
-    assert_eq!(record(&idem).await.state, State::Running);
+    assert_eq!(record(&idem).await.state, RecordState::Running);
 
     tokio::time::advance(LEASE).await;
     let stubborn = run(&idem, call("k", 1), async |attempt| {
@@ -335,7 +335,7 @@ async fn a_result_that_cannot_be_stored_makes_its_step_unknown() {
         step.await.map(drop)
     });
     assert!(matches!(refusal(stubborn.await), Error::Unrecorded));
-    assert_eq!(record(&idem).await.state, State::Running);
+    assert_eq!(record(&idem).await.state, RecordState::Running);
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,7 +352,7 @@ async fn a_step_that_is_dropped_half_way_is_unknown() {
     assert!(matches!(failed.await, Err(Failure::TimedOut)));
     assert_eq!(
         record(&idem).await.state,
-        State::Running,
+        RecordState::Running,
         "it is unknown whether the card was charged"
     );
 }
@@ -414,7 +414,7 @@ async fn an_owner_that_lost_its_lease_saves_no_step_and_starts_none() {
     });
     assert!(matches!(refusal(paused.await), Error::LeaseLost));
     assert_eq!(ledger.entries(), ["paused", "reserve", "charge", "mail"]);
-    assert_eq!(record(&idem).await.state, State::Completed);
+    assert_eq!(record(&idem).await.state, RecordState::Completed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -502,7 +502,7 @@ async fn steps_that_cannot_be_read_keep_the_body_from_running_them() {
     assert!(matches!(error, Error::Store(_)));
     assert_eq!(ledger.entries(), ["reserve"], "nothing ran");
     // Nothing is unknown, so the key is free.
-    assert_eq!(record(&idem).await.state, State::Released);
+    assert_eq!(record(&idem).await.state, RecordState::Released);
     faults.reset();
     run(&idem, call("k", 1), body).await.unwrap();
     assert_eq!(ledger.entries(), ["reserve", "charge", "mail"]);
@@ -568,7 +568,7 @@ async fn a_store_without_steps_is_an_error_before_the_first_step_runs() {
         Error::InvalidCall(InvalidCall::StepsUnsupported)
     ));
     assert!(ledger.entries().is_empty());
-    assert_eq!(record(&idem).await.state, State::Released);
+    assert_eq!(record(&idem).await.state, RecordState::Released);
 }
 
 /// The function has an effect before its first step.

@@ -12,7 +12,7 @@ use http::header::{HeaderName, SET_COOKIE};
 use idem_runtime::conformance::faults::Op;
 use idem_runtime::http::{Drain, InvalidLayer};
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Attempt, InvalidCall, SqliteStore, State};
+use idem_runtime::{Attempt, InvalidCall, RecordState, SqliteStore};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -456,7 +456,7 @@ async fn a_response_is_returned_before_it_can_be_recorded() {
                 .list(&Filter::default(), &page)
                 .await
                 .unwrap();
-            if listed.records[0].record.state == State::Completed {
+            if listed.records[0].record.state == RecordState::Completed {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

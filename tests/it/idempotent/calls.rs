@@ -1,6 +1,8 @@
 //! Annotated functions that call each other and themselves: each call has its own record, attempt and provenance.
 
-use idem_runtime::{Error, InvalidCall, Provenance, Source, State, idempotent, with_provenance};
+use idem_runtime::{
+    Error, InvalidCall, Provenance, RecordState, Source, idempotent, with_provenance,
+};
 
 use super::{Bank, Failure};
 
@@ -62,8 +64,11 @@ async fn each_call_has_its_own_record_attempt_settings_and_provenance() {
     let (failed, provenance) = with_provenance(outer(&bank, "k", true)).await;
     assert!(matches!(failed, Err(Failure::TimedOut)));
     assert_eq!(provenance.unwrap().source, Source::Executed);
-    assert_eq!(bank.record("outer", "k").await.state, State::Released);
-    assert_eq!(bank.record("inner", "k").await.state, State::Completed);
+    assert_eq!(bank.record("outer", "k").await.state, RecordState::Released);
+    assert_eq!(
+        bank.record("inner", "k").await.state,
+        RecordState::Completed
+    );
 
     let (text, provenance) = with_provenance(outer(&bank, "k", false)).await;
     assert_eq!(text.unwrap(), "outer 2, inner 1 of 1, Replayed");

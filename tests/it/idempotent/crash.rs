@@ -1,6 +1,6 @@
 //! `on_crash` and `attempt`: calls after a crash, and the attempt numbers that they see.
 
-use idem_runtime::{Attempt, Error, Reconciled, State, TypedOperation, idempotent};
+use idem_runtime::{Attempt, Error, Reconciled, RecordState, TypedOperation, idempotent};
 
 use super::{Bank, Failure, LEASE, crash};
 
@@ -33,7 +33,10 @@ async fn refuse_leaves_a_crashed_call_to_an_operator() {
         assert!(matches!(refused, Err(Error::Interrupted)), "{refused:?}");
     }
     let record = bank.record("refuse", "dies").await;
-    assert_eq!((record.state, bank.payments()), (State::Interrupted, 2));
+    assert_eq!(
+        (record.state, bank.payments()),
+        (RecordState::Interrupted, 2)
+    );
     let resolved = crate::records::by_hand(&bank)
         .complete(REFUSE, &record.observation(), &7)
         .await;
@@ -180,9 +183,15 @@ async fn an_inline_reconcile_expression_sees_the_parts_of_patterns() {
     let bank = Bank::new();
     let call = || in_place(&bank, (7, 30), Part(12), true);
     assert!(matches!(call().await, Err(Failure::TimedOut)));
-    assert_eq!(bank.record("in place", "7").await.state, State::Released);
+    assert_eq!(
+        bank.record("in place", "7").await.state,
+        RecordState::Released
+    );
     assert!(matches!(call().await, Err(Failure::Status(42))));
-    assert_eq!(bank.record("in place", "7").await.state, State::Interrupted);
+    assert_eq!(
+        bank.record("in place", "7").await.state,
+        RecordState::Interrupted
+    );
     let unknown = call().await;
     assert!(matches!(
         unknown,

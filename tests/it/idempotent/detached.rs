@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use futures_util::poll;
 use idem_runtime::fingerprint::Encoder;
 use idem_runtime::{
-    Attempt, Call, Fingerprint, Reconciled, RunOptions, Source, SqliteStore, State, idempotent,
-    with_provenance,
+    Attempt, Call, Fingerprint, Reconciled, RecordState, RunOptions, Source, SqliteStore,
+    idempotent, with_provenance,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -125,7 +125,9 @@ async fn a_caller_that_is_dropped_at_any_poll_leaves_the_body_running() {
             runs += 1;
             assert_eq!(ledger.payments(), 1, "dropped after {polls} polls");
             let records = bank.all().await;
-            let ended = records.iter().filter(|it| it.state == State::Completed);
+            let ended = records
+                .iter()
+                .filter(|it| it.state == RecordState::Completed);
             assert_eq!(ended.count(), records.len(), "{records:?}");
         }
         assert_eq!(yields(&bank, &key, ledger.clone()).await.unwrap(), 1);
@@ -218,7 +220,7 @@ async fn a_panic_without_a_caller_counts_as_a_crash() {
     shop.end().await;
     yield_now().await;
     let record = shop.bank.record("shop.once", "k").await;
-    assert_eq!(record.state, State::Interrupted);
+    assert_eq!(record.state, RecordState::Interrupted);
     shop.leave(shop.clone().once("l".into(), Fate::Ends)).await;
     shop.end().await;
     assert_eq!(shop.clone().once("l".into(), Fate::Ends).await.unwrap(), 2);
@@ -250,7 +252,7 @@ fn a_shutdown_counts_as_a_crash() {
         assert!(matches!(answer, Err(Error::LeaseLost)), "{answer:?}");
         shop.bank.idem.drain().await;
         let record = shop.bank.record("shop.order", "k").await;
-        assert_eq!(record.state, State::Running);
+        assert_eq!(record.state, RecordState::Running);
     });
 }
 
@@ -267,7 +269,7 @@ async fn drain_waits_for_the_bodies_whose_callers_left() {
     drained.await;
     assert_eq!(shop.bank.idem.detached_tasks(), 0);
     for record in shop.bank.all().await {
-        assert_eq!(record.state, State::Completed);
+        assert_eq!(record.state, RecordState::Completed);
     }
     // A replay has no body, and needs no task.
     let mut replay = Box::pin(shop.clone().order("k".into()));
@@ -442,5 +444,5 @@ async fn a_transactional_call_in_a_detached_future_commits_without_its_caller() 
     go.notify_one();
     idem.drain().await;
     let record = idem.records().find("tx", "k").await.unwrap();
-    assert_eq!(record.unwrap().state, State::Completed);
+    assert_eq!(record.unwrap().state, RecordState::Completed);
 }

@@ -1,7 +1,7 @@
 //! `replay_err`, `retry_err` and `on_store_error`: the treatment of each `Err`, and calls without a working store.
 
 use idem_runtime::conformance::faults::Op;
-use idem_runtime::{Error, State, idempotent};
+use idem_runtime::{Error, RecordState, idempotent};
 
 use super::{Bank, Failure};
 
@@ -23,7 +23,7 @@ async fn without_options_every_error_releases_the_key() {
     let bank = Bank::new();
     for failure in [Failure::TimedOut, Failure::Declined("no".to_owned())] {
         assert!(plain(&bank, "k", Some(failure)).await.is_err());
-        assert_eq!(bank.record("plain", "k").await.state, State::Released);
+        assert_eq!(bank.record("plain", "k").await.state, RecordState::Released);
     }
     assert_eq!(plain(&bank, "k", None).await.unwrap(), 3);
     assert_eq!(bank.record("plain", "k").await.attempt, 3);
@@ -51,7 +51,7 @@ async fn each_alternative_of_replay_err_is_stored_and_replayed() {
     assert_eq!(status(&replaying(&bank, "status", None).await), 404);
     assert_eq!(
         bank.record("replaying", "status").await.state,
-        State::Failed
+        RecordState::Failed
     );
     assert_eq!(bank.payments(), 2);
 
@@ -120,18 +120,18 @@ async fn careful(bank: &Bank, key: &str, failure: Option<Failure>) -> Result<u32
 async fn under_refuse_an_error_is_terminal_retried_or_unknown() {
     let bank = Bank::new();
     for (failure, state) in [
-        (Failure::Declined("no".to_owned()), State::Failed),
-        (Failure::TimedOut, State::Released),
-        (Failure::Status(503), State::Released),
-        (Failure::Status(500), State::Interrupted),
+        (Failure::Declined("no".to_owned()), RecordState::Failed),
+        (Failure::TimedOut, RecordState::Released),
+        (Failure::Status(503), RecordState::Released),
+        (Failure::Status(500), RecordState::Interrupted),
     ] {
         let key = failure.to_string();
         assert!(careful(&bank, &key, Some(failure)).await.is_err());
         assert_eq!(bank.record("careful", &key).await.state, state, "{key}");
         let again = careful(&bank, &key, None).await;
         match state {
-            State::Failed => assert!(matches!(again, Err(Failure::Declined(_)))),
-            State::Interrupted => assert!(matches!(
+            RecordState::Failed => assert!(matches!(again, Err(Failure::Declined(_)))),
+            RecordState::Interrupted => assert!(matches!(
                 again,
                 Err(Failure::Idempotency(Error::Interrupted))
             )),

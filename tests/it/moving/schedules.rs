@@ -16,7 +16,7 @@ use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
     Resolved,
 };
-use idem_runtime::{MemoryStore, Moving, RecordId, State, Store, StoreError};
+use idem_runtime::{MemoryStore, Moving, RecordId, RecordState, Store, StoreError};
 
 use self::Process::{ClaimsInNew, ClaimsInOld, NewAlone, OldAlone};
 use crate::records::{claim, outcome};
@@ -275,8 +275,16 @@ async fn finds_what_happened(world: &World, process: Process, is_done: bool) {
     let record = store.get(&claim("contended").id).await.unwrap();
     let state = record.map(|it| it.state);
     match is_done {
-        true => assert_eq!(state, Some(State::Completed), "the outcome is not found"),
-        false => assert_eq!(state, Some(State::Released), "nobody can claim the key"),
+        true => assert_eq!(
+            state,
+            Some(RecordState::Completed),
+            "the outcome is not found"
+        ),
+        false => assert_eq!(
+            state,
+            Some(RecordState::Released),
+            "nobody can claim the key"
+        ),
     }
 }
 

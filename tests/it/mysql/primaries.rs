@@ -10,7 +10,7 @@ use idem_runtime::store::operator::{Finding, OperatorStore as _, Severity};
 use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore as _,
 };
-use idem_runtime::{MySqlStore, State, Store, StoreErrorKind};
+use idem_runtime::{MySqlStore, RecordState, Store, StoreErrorKind};
 use idem_servers::{GaleraCluster, GroupReplication, Options, Primaries, Server};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use tokio::sync::RwLock;
@@ -158,11 +158,11 @@ async fn each_server_knows_at_once_what_another_has_acknowledged(servers: Server
         let completed = second.complete(&owner, &outcome(b"1")).await.unwrap();
         assert_eq!(completed, FencedWrite::Applied, "round {round}");
         match third.claim(&again(&claim)).await.unwrap() {
-            ClaimOutcome::Existing(record) => assert_eq!(record.state, State::Completed),
+            ClaimOutcome::Existing(record) => assert_eq!(record.state, RecordState::Completed),
             granted => panic!("round {round}: {granted:?}"),
         }
         let record = first.get(&claim.id).await.unwrap();
-        assert_eq!(record.map(|it| it.state), Some(State::Completed));
+        assert_eq!(record.map(|it| it.state), Some(RecordState::Completed));
     }
 }
 
@@ -257,7 +257,7 @@ async fn of_two_transactions_on_two_servers_one_commits(servers: Servers) {
         assert_eq!(lost.kind(), StoreErrorKind::Conflict, "{lost:?}");
         let record = third.get(&winner.id).await.unwrap().unwrap();
         assert_eq!(record.claim_id, Some(winner.claim_id));
-        assert_eq!(record.state, State::Completed);
+        assert_eq!(record.state, RecordState::Completed);
     }
 }
 
@@ -328,7 +328,7 @@ async fn a_galera_node_without_a_majority_refuses_until_it_rejoins() {
     GALERA.reconnect(2).unwrap();
     GALERA.wait_until_complete().unwrap();
     let record = minority.get(&later.id).await.unwrap();
-    assert_eq!(record.map(|it| it.state), Some(State::Running));
+    assert_eq!(record.map(|it| it.state), Some(RecordState::Running));
     own(&minority, &fresh()).await;
     let loss = finding(&minority, LOSS).await;
     assert_eq!(loss.severity, Severity::Ok, "{loss:?}");

@@ -2,7 +2,7 @@
 
 use idem_runtime::record::{FencingToken, Owner};
 use idem_runtime::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore as _};
-use idem_runtime::{PostgresStore, State, Store as _};
+use idem_runtime::{PostgresStore, RecordState, Store as _};
 use idem_tests::until;
 
 use super::{Database, execute, number};
@@ -117,7 +117,7 @@ async fn a_reserved_record_is_fenced() {
 
     let owner = run(&store, &claim("k")).await;
     let record = store.get(&owner.id).await.unwrap().unwrap();
-    assert_eq!(record.state, State::Completed);
+    assert_eq!(record.state, RecordState::Completed);
     assert_eq!(record.fencing_token, owner.fencing_token);
     assert_eq!(record.attempt, 1);
     // A purge looks at it when it expires.
@@ -153,7 +153,7 @@ async fn the_record_of_a_body_that_commits_is_interrupted_whatever_was_deleted()
     let completed = store.complete_in(&mut transaction, &owner, &outcome);
     assert_eq!(completed.await.unwrap(), FencedWrite::Fenced);
     let record = store.get(&key.id).await.unwrap().unwrap();
-    assert_eq!(record.state, State::Interrupted);
+    assert_eq!(record.state, RecordState::Interrupted);
     assert_eq!(record.claim_id, Some(owner.claim_id));
     assert!(record.fencing_token > owner.fencing_token);
     let _ = store.rollback(transaction).await;

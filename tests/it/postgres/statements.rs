@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use idem_runtime::record::{FencingToken, Owner, Payload};
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
-use idem_runtime::{PostgresStore, State, Store, StoreError};
+use idem_runtime::{PostgresStore, RecordState, Store, StoreError};
 use idem_servers::{Options, Server};
 use idem_tests::until;
 use sqlx::postgres::{PgPool, PgPoolOptions};
@@ -225,7 +225,7 @@ async fn claims_completions_and_steps_share_one_statement() {
         assert_eq!(refused.unwrap(), FencedWrite::Fenced);
         for (n, owner) in completing.iter().enumerate() {
             let record = store.get(&owner.id).await.unwrap().unwrap();
-            assert_eq!(record.state, State::Completed);
+            assert_eq!(record.state, RecordState::Completed);
             assert_eq!(record.outcome(), Some(outcome(&payload(n).bytes)));
         }
         for (n, owner) in saving.iter().enumerate() {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use idem_runtime::{Call, Error, Idem, Record, State};
+use idem_runtime::{Call, Error, Idem, Record, RecordState};
 use idem_servers::{Options, Server};
 use idem_tests::backends::OPERATION;
 use idem_tests::until;
@@ -47,7 +47,7 @@ async fn ours(
 
 /// Asserts that the times of a record that was claimed a moment ago are those of the server's clock.
 fn assert_times(record: &Record) {
-    assert_eq!(record.state, State::Running);
+    assert_eq!(record.state, RecordState::Running);
     assert!(record.first_claimed_at <= record.read_at, "{record:?}");
     let left = record.lease_until.since(record.read_at);
     assert!(left <= LONG && left > LONG / 2, "{record:?}");
@@ -121,10 +121,10 @@ async fn the_clock_of_the_server_decides(place: Place) {
             assert!(said.starts_with("purged "), "{said}");
             assert_eq!(record(&idem, &key).await.unwrap().state, state, "{hours}");
         };
-        kept_by_its_purge(State::Running).await;
+        kept_by_its_purge(RecordState::Running).await;
         finish.send(()).unwrap();
         assert_eq!(calling.await.unwrap().unwrap(), "ours");
-        kept_by_its_purge(State::Completed).await;
+        kept_by_its_purge(RecordState::Completed).await;
         let mut duplicate = call_apart(hours, &place, &key, LONG);
         assert_eq!(duplicate.next_line().await, "replayed ours", "{hours}");
 

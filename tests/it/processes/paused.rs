@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, State};
+use idem_runtime::{Call, Error, Idem, RecordState};
 use idem_tests::backends::OPERATION;
 use idem_tests::until;
 use tokio::sync::oneshot;
@@ -51,7 +51,7 @@ async fn a_paused_owner_gets_the_stored_outcome(place: Place) {
     owner.proceed().await;
     assert_eq!(owner.next_line().await, "replayed ours");
     let record = record(&idem, &key).await.unwrap();
-    assert_eq!((record.state, record.attempt), (State::Completed, 2));
+    assert_eq!((record.state, record.attempt), (RecordState::Completed, 2));
     let replayed = ours(&idem, &key, async || panic!("it is done")).await;
     assert_eq!(replayed.unwrap(), "ours");
 }
@@ -78,7 +78,7 @@ async fn loses_its_lease(place: Place) {
     owner.proceed().await;
     assert_eq!(owner.next_line().await, "lease-lost");
     let running = record(&idem, &key).await.unwrap();
-    assert_eq!((running.state, running.attempt), (State::Running, 2));
+    assert_eq!((running.state, running.attempt), (RecordState::Running, 2));
     finish.send(()).unwrap();
     assert_eq!(taking_over.await.unwrap().unwrap(), "ours");
     let replayed = ours(&idem, &key, async || panic!("it is done")).await;
@@ -96,7 +96,7 @@ async fn is_accepted(place: Place) {
     owner.proceed().await;
     assert_eq!(owner.next_line().await, "executed theirs");
     let record = record(&idem, &key).await.unwrap();
-    assert_eq!((record.state, record.attempt), (State::Completed, 1));
+    assert_eq!((record.state, record.attempt), (RecordState::Completed, 1));
     let replayed = ours(&idem, &key, async || panic!("it is done")).await;
     assert_eq!(replayed.unwrap(), "theirs");
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use idem_runtime::{
-    Call, Error, Idem, MySqlStore, PostgresStore, Record, RecordId, RunOptions, SqliteStore, State,
+    Call, Error, Idem, MySqlStore, PostgresStore, Record, RecordId, RecordState, RunOptions,
+    SqliteStore,
 };
 use idem_tests::backends::OPERATION;
 use idem_tests::claims::{end_lease, identity};
@@ -220,7 +221,7 @@ async fn a_paused_step_keeps_its_lock_on_the_file<S: Database>(place: Place) {
     assert_eq!(at_last(async || shop.step(&key).await).await, "theirs");
     assert_eq!(shop.receipts(&key).await, ["theirs"]);
     let state = shop.record(&key).await.map(|it| it.state);
-    assert_eq!(state, Some(State::Completed));
+    assert_eq!(state, Some(RecordState::Completed));
 }
 
 #[tokio::test(flavor = "multi_thread")]

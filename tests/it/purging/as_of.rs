@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use idem_runtime::record::Owner;
 use idem_runtime::store::{ClaimRequest, FencedWrite, Purged};
-use idem_runtime::{OnCrash, State, Store, Timestamp};
+use idem_runtime::{OnCrash, RecordState, Store, Timestamp};
 use idem_tests::on_stores;
 use idem_tests::places::shared;
 use tokio::time::sleep;
@@ -91,9 +91,9 @@ async fn a_purge_as_of_an_earlier_time_keeps_what_was_not_due_then(store: Arc<dy
     assert_eq!(purge_all(store, as_of).await, expected);
     assert_eq!(purge_all(store, as_of).await, Purged::default());
     let early = store.get(&claim("unknown-early").id).await.unwrap();
-    assert_eq!(early.map(|it| it.state), Some(State::Interrupted));
+    assert_eq!(early.map(|it| it.state), Some(RecordState::Interrupted));
     let unknown = store.get(&claim("unknown-late").id).await.unwrap();
-    assert_eq!(unknown.map(|it| it.state), Some(State::Running));
+    assert_eq!(unknown.map(|it| it.state), Some(RecordState::Running));
     // and a purge without that limit changes them.
     let rest = Purged {
         removed: 3,

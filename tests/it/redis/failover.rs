@@ -11,7 +11,7 @@ use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
 use idem_runtime::record::{ClaimId, Outcome, Owner, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest};
-use idem_runtime::{OnCrash, RedisStore, State, Store, StoreError, StoreErrorKind};
+use idem_runtime::{OnCrash, RecordState, RedisStore, Store, StoreError, StoreErrorKind};
 use idem_servers::{Options, RedisCluster, Server};
 use idem_tests::until;
 use tokio::time::sleep;
@@ -321,7 +321,9 @@ async fn lose_a_primary(waits: bool) -> Report {
     for (name, phase) in &acknowledged {
         match plain.claim(&refusing(name)).await.unwrap() {
             ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(name)) => continue,
-            ClaimOutcome::Existing(record) => assert_eq!(record.state, State::Running, "{name}"),
+            ClaimOutcome::Existing(record) => {
+                assert_eq!(record.state, RecordState::Running, "{name}")
+            }
             // The claim is lost too: a retry of the caller runs the body again.
             ClaimOutcome::Granted(_) => {
                 load.has_effect(name);

@@ -8,7 +8,7 @@ use idem_runtime::record::{ClaimId, FencingToken, Outcome, Owner};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved, StepStore,
 };
-use idem_runtime::{OnCrash, RedisStore, State, Store, StoreErrorKind};
+use idem_runtime::{OnCrash, RecordState, RedisStore, Store, StoreErrorKind};
 use idem_servers::{Options, Server};
 use idem_tests::proxy::{Loss, Proxy};
 
@@ -67,7 +67,7 @@ async fn first_calls_and_replays_run_no_script_that_a_command_can_replace() {
     let owner = own(&store, &first).await;
     assert_eq!(scripts(&server), before, "the claim");
     let running = store.claim(&again(&first)).await.unwrap();
-    assert!(matches!(running, ClaimOutcome::Existing(it) if it.state == State::Running));
+    assert!(matches!(running, ClaimOutcome::Existing(it) if it.state == RecordState::Running));
     assert_eq!(scripts(&server), before, "a duplicate");
     store.complete(&owner, &outcome(b"1")).await.unwrap();
     // The first completion finds out what the server has, and loads the script.
@@ -75,7 +75,7 @@ async fn first_calls_and_replays_run_no_script_that_a_command_can_replace() {
     let by_script = !has_ifeq(&mut connection).await;
     assert_eq!(completed > before, by_script);
     let replayed = store.claim(&again(&first)).await.unwrap();
-    assert!(matches!(replayed, ClaimOutcome::Existing(it) if it.state == State::Completed));
+    assert!(matches!(replayed, ClaimOutcome::Existing(it) if it.state == RecordState::Completed));
     assert_eq!(scripts(&server), completed, "a replay");
     for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
         let before = scripts(&server);

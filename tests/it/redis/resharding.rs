@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ::redis::cluster::ClusterClient;
 use idem_runtime::record::ClaimId;
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest};
-use idem_runtime::{OnCrash, RedisStore, State, Store, Timestamp};
+use idem_runtime::{OnCrash, RecordState, RedisStore, Store, Timestamp};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::time::sleep;
 
@@ -135,7 +135,7 @@ async fn purges_lists_and_claims_work_while_a_slot_moves() {
     }
     for claim in [&moved, &stays] {
         let record = store.get(&claim.id).await.unwrap().unwrap();
-        assert_eq!(record.state, State::Interrupted);
+        assert_eq!(record.state, RecordState::Interrupted);
     }
 
     // Claims in that slot work: of existing keys on either node, and of fresh keys.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use idem_runtime::{
-    Call, Error, Idem, PostgresStore, Record, RunOptions, Scope, State, StoreErrorKind,
+    Call, Error, Idem, PostgresStore, Record, RecordState, RunOptions, Scope, StoreErrorKind,
 };
 use idem_tests::on_stores;
 use idem_tests::places::{self, Files, Place};
@@ -292,7 +292,7 @@ async fn transfers_in_both_directions_keep_the_sum<S: Sql>(bank: Arc<Bank<S>>) {
                     let key = format!("{what} {number} {transfer}");
                     assert_eq!(bank.noted(&key).await, 1, "{key}");
                     let record = bank.record(&key).await.unwrap();
-                    assert_eq!(record.state, State::Completed, "{key}");
+                    assert_eq!(record.state, RecordState::Completed, "{key}");
                 }
             }
         }

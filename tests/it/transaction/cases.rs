@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use idem_runtime::{Error, Source, State, with_provenance};
+use idem_runtime::{Error, RecordState, Source, with_provenance};
 use idem_tests::on_stores;
 
 use super::places::Orders;
@@ -72,7 +72,7 @@ async fn a_terminal_error_is_stored_without_the_effects_of_the_body<S: Orders>(s
         );
     }
     assert_eq!(shop.orders("a").await, 0);
-    assert_eq!(shop.record("a").await.unwrap().state, State::Failed);
+    assert_eq!(shop.record("a").await.unwrap().state, RecordState::Failed);
 }
 
 async fn a_panic_rolls_back<S: Orders>(shop: Arc<Shop<S>>) {
@@ -112,7 +112,10 @@ async fn an_ignored_database_error_commits_the_rest_or_nothing<S: Orders>(shop: 
 
 async fn a_call_whose_result_is_too_large_is_not_run_again<S: Orders>(shop: Arc<Shop<S>>) {
     assert_eq!(order(&shop, "a", 5, Then::Boast).await.unwrap(), (1, 5));
-    assert_eq!(shop.record("a").await.unwrap().state, State::Unrecorded);
+    assert_eq!(
+        shop.record("a").await.unwrap().state,
+        RecordState::Unrecorded
+    );
     let error = idempotency(order(&shop, "a", 5, Then::Succeed).await);
     assert!(matches!(error, Error::Unrecorded), "{error:?}");
     assert_eq!(shop.orders("a").await, 1);
@@ -122,9 +125,9 @@ async fn a_call_whose_result_is_too_large_is_not_run_again<S: Orders>(shop: Arc<
 async fn a_released_record_is_claimed<S: Orders>(shop: Arc<Shop<S>>) {
     let leased = super::refusals::order_leased(&shop.idem, "a", 5, true).await;
     assert!(matches!(leased, Err(Failure::OutOfStock)));
-    assert_eq!(shop.record("a").await.unwrap().state, State::Released);
+    assert_eq!(shop.record("a").await.unwrap().state, RecordState::Released);
     order(&shop, "a", 5, Then::Fail).await.unwrap_err();
-    assert_eq!(shop.record("a").await.unwrap().state, State::Released);
+    assert_eq!(shop.record("a").await.unwrap().state, RecordState::Released);
     assert_eq!(order(&shop, "a", 5, Then::Succeed).await.unwrap(), (2, 5));
     shop.assert_ordered_once("a").await;
 }

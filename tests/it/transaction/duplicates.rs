@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use idem_runtime::{Call, Error, Source, State, Timestamp, with_provenance};
+use idem_runtime::{Call, Error, RecordState, Source, Timestamp, with_provenance};
 use idem_tests::on_stores;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -219,7 +219,10 @@ async fn leased_calls_wait<S: Orders>(shop: &Arc<Shop<S>>, then: fn(Arc<Gate>) -
     }
     assert_eq!(executed, usize::from(runs));
     assert_eq!(shop.orders("a").await, i64::from(!runs));
-    assert_eq!(shop.record("a").await.unwrap().state, State::Completed);
+    assert_eq!(
+        shop.record("a").await.unwrap().state,
+        RecordState::Completed
+    );
 }
 
 async fn a_leased_call_waits_for_the_commit<S: Orders>(shop: Arc<Shop<S>>) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use idem_runtime::{Attempt, Call, Error, Idem, OnCrash, RunOptions, Scope, State};
+use idem_runtime::{Attempt, Call, Error, Idem, OnCrash, RecordState, RunOptions, Scope};
 use idem_tests::places::{self, Place};
 use idem_tests::sql::Sql;
 use tokio::sync::Barrier;
@@ -24,7 +24,7 @@ async fn is_completed<S: Sql>(elsewhere: &Idem<S>, key: &str) -> bool {
     let found = records.find_scoped(OPERATION, key, &Scope::none()).await;
     found
         .unwrap()
-        .is_some_and(|record| record.state == State::Completed)
+        .is_some_and(|record| record.state == RecordState::Completed)
 }
 
 /// Leaves a transaction open on connections of the pool, which these statements begin. sqlx does not know of it. One that

@@ -9,7 +9,8 @@ use futures_util::FutureExt as _;
 use idem_runtime::error::InvalidCall;
 use idem_runtime::store::{Resolved, TransactionalStore};
 use idem_runtime::{
-    Attempt, Call, Error, Idem, MySqlStore, Record, RunOptions, State, StoreErrorKind, idempotent,
+    Attempt, Call, Error, Idem, MySqlStore, Record, RecordState, RunOptions, StoreErrorKind,
+    idempotent,
 };
 use idem_tests::sql::Sql as _;
 use idem_tests::{on_stores, places};
@@ -143,7 +144,7 @@ async fn a_terminal_error_is_stored_with_the_callers_commit<S: Orders>(shop: Arc
         (shop.orders("a").await, shop.orders("before").await),
         (0, 1)
     );
-    assert_eq!(shop.record("a").await.unwrap().state, State::Failed);
+    assert_eq!(shop.record("a").await.unwrap().state, RecordState::Failed);
 }
 
 async fn a_dropped_call_is_rolled_back_before_the_connection_is_used_again<S: Orders>(

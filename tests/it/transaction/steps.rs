@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use idem_runtime::record::Owner;
 use idem_runtime::store::FencedWrite;
-use idem_runtime::{Attempt, Call, Error, InvalidCall, RunOptions, State, idempotent};
+use idem_runtime::{Attempt, Call, Error, InvalidCall, RecordState, RunOptions, idempotent};
 use idem_tests::on_stores;
 
 use super::places::Orders;
@@ -184,7 +184,7 @@ async fn a_dropped_step_is_rolled_back_and_may_run_again<S: Orders>(shop: Arc<Sh
 impl<S: Orders> Shop<S> {
     /// Asserts that nothing is unknown: the next call need not wait for the lease.
     async fn is_free_and_orders(&self, key: &str) {
-        assert_eq!(self.record(key).await.unwrap().state, State::Released);
+        assert_eq!(self.record(key).await.unwrap().state, RecordState::Released);
         let again = self.run(key, async |attempt| self.step(&attempt, key).await);
         assert_eq!(again.await.unwrap(), 7);
         self.assert_ordered_once(key).await;

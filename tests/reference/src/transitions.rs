@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idem_store::record::{
-    FencingToken, Observation, Outcome, Owner, Payload, Record, State, Timestamp,
+    FencingToken, Observation, Outcome, Owner, Payload, Record, RecordState, Timestamp,
 };
 use idem_store::store::transitions::{self, Purge};
 use idem_store::store::{ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved};
@@ -61,11 +61,13 @@ impl Transitions {
                 claim_released(record, claim)
             }
             Some(Defect::ClaimsUnrecorded)
-                if record.state == State::Unrecorded && is_of_request =>
+                if record.state == RecordState::Unrecorded && is_of_request =>
             {
                 claim_released(record, claim)
             }
-            Some(Defect::ClaimsReleasedWithoutFingerprint) if record.state == State::Released => {
+            Some(Defect::ClaimsReleasedWithoutFingerprint)
+                if record.state == RecordState::Released =>
+            {
                 record.fingerprint = claim.fingerprint;
                 transitions::claim(record, claim)
             }
@@ -85,7 +87,7 @@ impl Transitions {
         claim: &ClaimRequest,
     ) -> ClaimOutcome {
         let mut observed = *observed;
-        let is_running = record.state == State::Running;
+        let is_running = record.state == RecordState::Running;
         match self.defect {
             Some(Defect::ForgetsClaimId) if claim.is_repeated_on(record) => {
                 return existing(record);
@@ -139,10 +141,10 @@ impl Transitions {
         let owner = self.compared(record, owner, nothing, claim_id);
         if record.state.is_ended() {
             if self.is(Defect::OverwritesOutcome) && owner.owns(record) {
-                record.state = State::Running;
+                record.state = RecordState::Running;
             }
             if self.is(Defect::OverwritesOutcomeOfOthers) {
-                record.state = State::Running;
+                record.state = RecordState::Running;
                 record.claim_id = Some(owner.claim_id);
                 record.fencing_token = record.fencing_token.max(owner.fencing_token);
                 let owner = owner_of(record, &owner);
@@ -177,7 +179,7 @@ impl Transitions {
         resolution: &Resolution,
     ) -> Resolved {
         let mut observed = *observed;
-        if self.is(Defect::ResolvesUnseen) && record.state == State::Running {
+        if self.is(Defect::ResolvesUnseen) && record.state == RecordState::Running {
             end_lease(record);
         }
         if self.is(Defect::ResolvesUnseen) || self.is(Defect::ResolvesWithoutCompare) {
@@ -193,7 +195,8 @@ impl Transitions {
 
     /// Purges the record.
     pub fn purge(self, record: &mut Record) -> Purge {
-        let is_unknown = record.state == State::Running || record.state == State::Interrupted;
+        let is_unknown =
+            record.state == RecordState::Running || record.state == RecordState::Interrupted;
         let is_over = record.lease_until.after(record.retention) <= record.read_at;
         match self.defect {
             Some(Defect::PurgesUnknown) if is_unknown && is_over => Purge::Expired,
@@ -262,7 +265,7 @@ fn owner_of(record: &Record, owner: &Owner) -> Owner {
 
 /// Claims a record as if it had been released.
 fn claim_released(record: &mut Record, claim: &ClaimRequest) -> ClaimOutcome {
-    record.state = State::Released;
+    record.state = RecordState::Released;
     transitions::claim(record, claim)
 }
 

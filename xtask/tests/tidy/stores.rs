@@ -125,7 +125,8 @@ fn a_new_store_touches_the_listed_files_alone() {
 
 #[test]
 fn lists_and_names_of_stores_are_found() {
-    let page = "## A store\n\n- `a.rs` and its folder; `b.rs` (c),\n  `d/NAME.rs`\n\nMore:\n\n- `e.rs`\n";
+    let page =
+        "## A store\n\n- `a.rs` and its folder; `b.rs` (c),\n  `d/NAME.rs`\n\nMore:\n\n- `e.rs`\n";
     assert_eq!(listed(page), ["a.rs", "b.rs", "d/NAME.rs"]);
     let names = |text| names_the_stores(&File::new("a.rs", text));
     assert!(names("SqliteStore, PostgresStore, RedisStore"));

@@ -16,7 +16,7 @@ use futures_util::stream::{self, Stream};
 use idem_console::{Console, Operator, Refusal, Scopes};
 use idem_runtime::http::{IDEMPOTENT_REPLAYED, IdempotencyKey, Principal};
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Record, Source, State as Stage, ToScope, with_provenance};
+use idem_runtime::{Record, RecordState, Source, ToScope, with_provenance};
 use serde::Serialize;
 use serde_json::json;
 
@@ -273,7 +273,7 @@ async fn look(shop: &Payments, process: Process) -> Result<View, ChargeError> {
             state: record.state.as_str(),
             attempt: record.attempt,
             age_seconds: record.read_at.since(record.first_claimed_at).as_secs(),
-            lease_seconds: (record.state == Stage::Running)
+            lease_seconds: (record.state == RecordState::Running)
                 .then(|| record.lease_until.since(record.read_at).as_secs_f64()),
             replays: replays.fetch_optional(db).await?.unwrap_or(0),
         });

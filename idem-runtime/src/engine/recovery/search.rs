@@ -6,7 +6,7 @@ use super::call::{Handler, UnderWay};
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::key::Operation;
-use crate::record::{ClaimId, OnCrash, Owner, Record, State};
+use crate::record::{ClaimId, OnCrash, Owner, Record, RecordState};
 use crate::store::{
     ClaimOutcome, ClaimRequest, RecoveryInput, RecoveryStore, Resolution, Resolved,
 };
@@ -151,7 +151,7 @@ impl RecoverySearch {
             bounded(limit, store.forget(input)).await?;
             return Ok(false);
         };
-        if record.state == State::Running && !record.is_lapsed() {
+        if record.state == RecordState::Running && !record.is_lapsed() {
             let left = record.lease_until.since(record.read_at);
             bounded(limit, store.postpone(input, left)).await?;
             return Ok(false);
@@ -178,7 +178,7 @@ impl RecoverySearch {
         record: &Record,
     ) -> Result<(), StoreError> {
         let limit = self.engine.policy.store_timeout;
-        if record.state != State::Interrupted && !self.interrupt(record).await? {
+        if record.state != RecordState::Interrupted && !self.interrupt(record).await? {
             // The record has changed.
             let pause = self.settings.poll_interval;
             bounded(limit, store.postpone(input, pause)).await?;
@@ -199,7 +199,7 @@ impl RecoverySearch {
     async fn interrupt(&self, record: &Record) -> Result<bool, StoreError> {
         let limit = self.engine.policy.store_timeout;
         let store = &self.engine.store;
-        if record.state != State::Released {
+        if record.state != RecordState::Released {
             let observed = record.observation();
             let resolved = bounded(limit, store.resolve(&observed, &Resolution::Interrupt)).await?;
             return Ok(resolved == Resolved::Done);
@@ -232,11 +232,11 @@ impl RecoverySearch {
 /// True if there is still something to recover.
 fn is_open(record: &Record, input: &RecoveryInput) -> bool {
     match record.state {
-        State::Running => true,
+        RecordState::Running => true,
         // Released by a recovery. Without a recovery, the release was reported to the caller.
-        State::Released => input.recoveries > 0,
+        RecordState::Released => input.recoveries > 0,
         // `reconcile` can still be asked what happened.
-        State::Interrupted => record.on_crash == OnCrash::Reconcile,
-        State::Completed | State::Failed | State::Unrecorded => false,
+        RecordState::Interrupted => record.on_crash == OnCrash::Reconcile,
+        RecordState::Completed | RecordState::Failed | RecordState::Unrecorded => false,
     }
 }

@@ -16,7 +16,7 @@ use crate::engine::{Attempt, decisions};
 use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
 use crate::metrics::{Level, Raised, Timed, Timer};
 use crate::random;
-use crate::record::{Outcome, Owner, State};
+use crate::record::{Outcome, Owner, RecordState};
 use crate::store::{FencedWrite, TransactionalStore};
 use crate::timing::bounded;
 
@@ -165,7 +165,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         mut self,
         changes: BodyChanges,
         mut outcome: Outcome,
-    ) -> Boxed<'c, Result<Option<State>, Error>> {
+    ) -> Boxed<'c, Result<Option<RecordState>, Error>> {
         Box::pin(async move {
             let mut completed = self.complete(changes, &outcome).await;
             if let Err(error) = &completed
@@ -238,7 +238,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     }
 
     /// Rolls everything back: no record is left.
-    pub(super) fn undo(self) -> Boxed<'c, Result<Option<State>, Error>> {
+    pub(super) fn undo(self) -> Boxed<'c, Result<Option<RecordState>, Error>> {
         Box::pin(async move {
             let attempt = self.attempt().clone();
             let owner = self.owner;
@@ -303,7 +303,7 @@ async fn explain(attempt: &Attempt, owner: &Owner, error: StoreError) -> Error {
     if !decisions::was_committed_early(&record, owner) {
         return error.into();
     }
-    if record.state != State::Interrupted {
+    if record.state != RecordState::Interrupted {
         let interrupted = bounded(limit, engine.store.interrupt(owner)).await;
         if !matches!(interrupted, Ok(FencedWrite::Applied)) {
             return error.into();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::{Identity, Key, Operation, RecordId, Scope, hex};
 use crate::record::{
-    ClaimId, Digest, FencingToken, OnCrash, Payload, Record, State, Timestamp, micros,
+    ClaimId, Digest, FencingToken, OnCrash, Payload, Record, RecordState, Timestamp, micros,
 };
 
 const VERSION: &str = "idem-record/2 ";
@@ -137,7 +137,7 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
     if RecordId::of(&identity) != *id {
         return None;
     }
-    let state = State::from_stored(&header.state).filter(|state| state.is_ended())?;
+    let state = RecordState::from_stored(&header.state).filter(|state| state.is_ended())?;
     let payload = match header.payload {
         Some((codec, length)) if length == payload.len() => Some(Payload {
             codec: codec.into(),
@@ -146,7 +146,8 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
         None if payload.is_empty() => None,
         _ => return None,
     };
-    if payload.is_some() != matches!(state, State::Completed | State::Failed) || header.attempt == 0
+    if payload.is_some() != matches!(state, RecordState::Completed | RecordState::Failed)
+        || header.attempt == 0
     {
         return None;
     }
@@ -187,13 +188,13 @@ fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    fn record(state: State) -> Record {
+    fn record(state: RecordState) -> Record {
         let identity = Identity {
             scope: Scope::new("tenant/ü").unwrap(),
             operation: Operation::new("charges.create").unwrap(),
             key: Key::new("order \"1\"").unwrap(),
         };
-        let payload = (state != State::Unrecorded).then(|| Payload {
+        let payload = (state != RecordState::Unrecorded).then(|| Payload {
             codec: "json/1".into(),
             bytes: b"{\"a\":\n1}\n"[..].into(),
         });
@@ -203,7 +204,7 @@ mod tests {
             fingerprint: Digest::new(1, [1, 2, 3, 4], &[200; 32]),
             state,
             payload,
-            claim_id: (state != State::Failed).then(|| ClaimId::from_bytes([9; 16])),
+            claim_id: (state != RecordState::Failed).then(|| ClaimId::from_bytes([9; 16])),
             fencing_token: FencingToken::from_number(i64::MAX),
             attempt: 3,
             lease_until: Timestamp::from_micros(-5),
@@ -223,7 +224,11 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for state in [State::Completed, State::Failed, State::Unrecorded] {
+        for state in [
+            RecordState::Completed,
+            RecordState::Failed,
+            RecordState::Unrecorded,
+        ] {
             let record = record(state);
             let bytes = write(&record, &FRESHNESS).unwrap();
             assert_eq!(read(&bytes, &record.id), Some((record, FRESHNESS)));
@@ -232,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_record_ages_by_the_clock_of_redis_until_it_is_invalid() {
-        let record = record(State::Completed);
+        let record = record(RecordState::Completed);
         let at = |micros| FRESHNESS.at(Timestamp::from_micros(micros), record.clone(), FOREVER);
         assert_eq!(at(10_000_000), Some(record.clone()));
         let last = at(11_999_999).unwrap();
@@ -243,7 +248,7 @@ mod tests {
 
     #[test]
     fn whoever_serves_it_may_ask_for_a_younger_one() {
-        let record = record(State::Completed);
+        let record = record(RecordState::Completed);
         let at = |age| FRESHNESS.at(Timestamp::from_micros(11_000_000), record.clone(), age);
         assert_eq!(at(Duration::from_secs(1)), None);
         assert!(at(Duration::from_micros(1_000_001)).is_some());
@@ -251,7 +256,7 @@ mod tests {
 
     #[test]
     fn validity_ends_with_the_retention_or_the_maximum_age() {
-        let record = record(State::Completed);
+        let record = record(RecordState::Completed);
         let valid_until =
             |max_age| Freshness::new(&record, FRESHNESS.asked_at, max_age).map(|it| it.valid_until);
         // The record ended at 2 with a retention of 7 s, and was read at 3.
@@ -266,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_tombstone_is_no_record() {
-        let record = record(State::Completed);
+        let record = record(RecordState::Completed);
         let tombstone = tombstone(record.fencing_token);
         assert!(is_tombstone(&tombstone));
         assert_eq!(read(&tombstone, &record.id), None);
@@ -284,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_record_of_another_id_is_not_read() {
-        let record = record(State::Completed);
+        let record = record(RecordState::Completed);
         let bytes = write(&record, &FRESHNESS).unwrap();
         assert_eq!(read(&bytes, &RecordId::from_bytes([1; 32])), None);
     }
@@ -292,9 +297,9 @@ mod tests {
     #[test]
     fn only_ended_records_are_read() {
         let running = Record {
-            state: State::Running,
+            state: RecordState::Running,
             payload: None,
-            ..record(State::Completed)
+            ..record(RecordState::Completed)
         };
         let bytes = write(&running, &FRESHNESS).unwrap();
         assert_eq!(read(&bytes, &running.id), None);
@@ -302,7 +307,7 @@ mod tests {
 
     #[test]
     fn no_part_of_a_record_is_read() {
-        let record = record(State::Completed);
+        let record = record(RecordState::Completed);
         let bytes = write(&record, &FRESHNESS).unwrap();
         for end in 0..bytes.len() {
             assert_eq!(read(&bytes[..end], &record.id), None, "{end} bytes");

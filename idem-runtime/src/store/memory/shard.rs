@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use crate::key::RecordId;
 use crate::record::{
-    FencingToken, MemberDigests, Observation, Owner, OwnerLabel, Payload, Record, State, Timestamp,
+    FencingToken, MemberDigests, Observation, Owner, OwnerLabel, Payload, Record, RecordState,
+    Timestamp,
 };
 use crate::store::transitions::{self, Purge};
 use crate::store::{
@@ -282,8 +283,8 @@ impl Shard {
 fn enqueue(queue: &mut Queue, slot: &mut Slot) {
     let record = &slot.record;
     let due = match record.state {
-        State::Interrupted => return,
-        State::Running => record.lease_until.after(record.retention),
+        RecordState::Interrupted => return,
+        RecordState::Running => record.lease_until.after(record.retention),
         _ => record
             .ended_at
             .unwrap_or(record.read_at)

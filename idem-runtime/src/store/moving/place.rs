@@ -1,6 +1,6 @@
 //! Where a record is, while it may be in either of two stores.
 
-use crate::record::{Observation, Record, State};
+use crate::record::{Observation, Record, RecordState};
 use crate::store::ClaimRequest;
 
 /// One of the two stores.
@@ -78,7 +78,7 @@ enum Rank {
 fn rank(record: Option<&Record>) -> Rank {
     match record {
         None => Rank::Absent,
-        Some(record) if record.state == State::Released => Rank::Released,
+        Some(record) if record.state == RecordState::Released => Rank::Released,
         Some(record) if record.is_unsettled() => Rank::Unsettled,
         Some(record) if record.state.is_ended() => Rank::Ended,
         Some(_) => Rank::Running,
@@ -87,5 +87,5 @@ fn rank(record: Option<&Record>) -> Rank {
 
 /// True if the record keeps callers in the other store from running their body.
 pub(super) fn is_active(record: &Record) -> bool {
-    record.state != State::Released
+    record.state != RecordState::Released
 }

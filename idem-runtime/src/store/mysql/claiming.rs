@@ -9,7 +9,7 @@ use super::connections::Executed;
 use super::errors::{DUPLICATE, error, number};
 use super::statements::MySqlStatements;
 use crate::error::StoreError;
-use crate::record::{ClaimId, FencingToken, Observation, Record, State, Timestamp};
+use crate::record::{ClaimId, FencingToken, Observation, Record, RecordState, Timestamp};
 use crate::store::sql::{self, Backend, Query, Statement};
 use crate::store::{ClaimOutcome, ClaimRequest, Granted};
 
@@ -141,7 +141,7 @@ pub(super) async fn try_take_over(
 
 /// Builds the answer to a claim whose claim id owns the record.
 fn granted_to(claim_id: &ClaimId, record: &Record) -> Option<ClaimOutcome> {
-    (record.state == State::Running && record.claim_id == Some(*claim_id)).then_some(
+    (record.state == RecordState::Running && record.claim_id == Some(*claim_id)).then_some(
         ClaimOutcome::Granted(Granted {
             fencing_token: record.fencing_token,
             attempt: record.attempt,

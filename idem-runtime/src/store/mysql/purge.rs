@@ -20,7 +20,7 @@ use super::errors::{LOCKED, error, number};
 use super::{MySqlStore, fencing_floor};
 use crate::error::StoreError;
 use crate::random;
-use crate::record::{FencingToken, State, Timestamp};
+use crate::record::{FencingToken, RecordState, Timestamp};
 use crate::store::sql::{
     self, Backend as _, InTransaction, OpenTransaction, Readable as _, Statement,
 };
@@ -165,7 +165,8 @@ impl Due {
             let mut ids = Vec::new();
             for row in on.read(query).await? {
                 ids.push(row.text(0).map_err(error)?.to_owned());
-                abandoned += u64::from(row.text(1).map_err(error)? == State::Running.as_str());
+                abandoned +=
+                    u64::from(row.text(1).map_err(error)? == RecordState::Running.as_str());
             }
             if !ids.is_empty() {
                 // Hexadecimal digits need no escapes.

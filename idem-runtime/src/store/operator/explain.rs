@@ -1,7 +1,7 @@
 //! Why a key answers what it answers, until when, and what an operator may do about it.
 
 use super::text::{duration, time_from};
-use crate::record::{OnCrash, Record, State};
+use crate::record::{OnCrash, Record, RecordState};
 
 /// Explanation of a record, in sentences.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,12 +52,12 @@ impl Explanation {
     /// Explains a record.
     pub fn of(record: &Record) -> Self {
         match record.state {
-            State::Running if record.is_lapsed() => Self::lapsed(record),
-            State::Running => Self::running(record),
-            State::Released => Self::released(record),
-            State::Completed | State::Failed => Self::ended(record),
-            State::Unrecorded => Self::unrecorded(record),
-            State::Interrupted => Self::interrupted(record),
+            RecordState::Running if record.is_lapsed() => Self::lapsed(record),
+            RecordState::Running => Self::running(record),
+            RecordState::Released => Self::released(record),
+            RecordState::Completed | RecordState::Failed => Self::ended(record),
+            RecordState::Unrecorded => Self::unrecorded(record),
+            RecordState::Interrupted => Self::interrupted(record),
         }
     }
 
@@ -156,7 +156,7 @@ impl Explanation {
 
     fn ended(record: &Record) -> Self {
         let (what, replay) = match record.state {
-            State::Failed => ("failed for good", "the stored error"),
+            RecordState::Failed => ("failed for good", "the stored error"),
             _ => ("was done", "the stored result"),
         };
         Self {
@@ -221,7 +221,7 @@ mod tests {
     use crate::record::{Digest, FencingToken, Timestamp};
 
     /// A record that was claimed a minute ago, with a lease of 30 seconds.
-    fn record(state: State, on_crash: OnCrash) -> Record {
+    fn record(state: RecordState, on_crash: OnCrash) -> Record {
         let identity = Identity {
             scope: Scope::none(),
             operation: Operation::new("payments.charge").unwrap(),
@@ -254,16 +254,16 @@ mod tests {
                 explanation.commands.iter().map(|it| it.0).collect()
             };
             let all = ["complete", "fail", "release", "erase"];
-            assert_eq!(commands(&record(State::Running, on_crash)), all);
-            assert_eq!(commands(&record(State::Interrupted, on_crash)), all);
-            let mut alive = record(State::Running, on_crash);
+            assert_eq!(commands(&record(RecordState::Running, on_crash)), all);
+            assert_eq!(commands(&record(RecordState::Interrupted, on_crash)), all);
+            let mut alive = record(RecordState::Running, on_crash);
             alive.lease_until = alive.read_at.after(Duration::from_secs(1));
             assert!(commands(&alive).is_empty());
             for ended in [
-                State::Released,
-                State::Completed,
-                State::Failed,
-                State::Unrecorded,
+                RecordState::Released,
+                RecordState::Completed,
+                RecordState::Failed,
+                RecordState::Unrecorded,
             ] {
                 assert_eq!(commands(&record(ended, on_crash)), ["erase"], "{ended:?}");
             }
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_follows_depends_on_the_policy_after_a_crash() {
-        let lapsed = |on_crash| Explanation::of(&record(State::Running, on_crash));
+        let lapsed = |on_crash| Explanation::of(&record(RecordState::Running, on_crash));
         assert!(
             lapsed(OnCrash::Rerun)
                 .answer
@@ -281,7 +281,7 @@ mod tests {
         assert!(lapsed(OnCrash::Rerun).next.contains("is purged"));
         assert!(lapsed(OnCrash::Refuse).answer.contains("`Interrupted`"));
         assert!(lapsed(OnCrash::Reconcile).answer.contains("`reconcile`"));
-        let interrupted = |on_crash| Explanation::of(&record(State::Interrupted, on_crash));
+        let interrupted = |on_crash| Explanation::of(&record(RecordState::Interrupted, on_crash));
         assert!(
             interrupted(OnCrash::Refuse)
                 .answer
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn an_ended_record_says_until_when_it_answers() {
-        let completed = Explanation::of(&record(State::Completed, OnCrash::Rerun));
+        let completed = Explanation::of(&record(RecordState::Completed, OnCrash::Rerun));
         assert!(
             completed.answer.contains("the stored result"),
             "{completed:?}"
@@ -307,7 +307,7 @@ mod tests {
                 .contains("expires 2023-11-14 23:13:20 UTC (in 59 min 0 s)"),
             "{completed:?}"
         );
-        let failed = Explanation::of(&record(State::Failed, OnCrash::Rerun));
+        let failed = Explanation::of(&record(RecordState::Failed, OnCrash::Rerun));
         assert!(failed.answer.contains("the stored error"), "{failed:?}");
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::record::State;
+use crate::record::RecordState;
 
 /// Method of counting records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,8 +178,8 @@ impl Stats {
             }
         };
         Self {
-            interrupted: stuck_in(State::Interrupted),
-            lapsed: stuck_in(State::Running),
+            interrupted: stuck_in(RecordState::Interrupted),
+            lapsed: stuck_in(RecordState::Running),
             groups,
             sample,
             ..Self::default()
@@ -194,7 +194,7 @@ pub struct RecordStats {
     /// Name of the operation.
     pub operation: String,
     /// State of the records.
-    pub state: State,
+    pub state: RecordState,
     /// Number of records.
     pub count: Count,
     /// Number of records that are stuck: lapsed or INTERRUPTED, see [`Record::is_unsettled`](crate::Record::is_unsettled).

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::calendar::civil;
 use crate::error::causes;
 use crate::key::hex;
-use crate::record::{Record, State, Timestamp};
+use crate::record::{Record, RecordState, Timestamp};
 
 /// An error and its causes as one text. A cause that the text before it repeats is left out.
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
@@ -87,7 +87,7 @@ pub fn time_from(at: Timestamp, now: Timestamp) -> String {
 /// State of a record in words: an owner may be gone without that being stored.
 pub fn state(record: &Record) -> &'static str {
     match record.state {
-        State::Running if record.is_lapsed() => "running, lapsed",
+        RecordState::Running if record.is_lapsed() => "running, lapsed",
         state => state.as_str(),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::key::{Identity, RecordId};
-use crate::record::{ClaimId, Digest, Record, State, Timestamp};
+use crate::record::{ClaimId, Digest, Record, RecordState, Timestamp};
 use crate::store::ClaimRequest;
 use crate::store::sql::{
     self, Backend, Readable, corrupt, granted_at, identity, payload, time, unreadable,
@@ -51,8 +51,8 @@ fn content<R: Readable>(
     let at = |column: usize| first + column;
     let fingerprint = Digest::from_bytes(&row.bytes(at(0)).map_err(unreadable)?)
         .ok_or_else(|| corrupt("fingerprint"))?;
-    let state =
-        State::from_stored(row.text(at(1)).map_err(unreadable)?).ok_or_else(|| corrupt("state"))?;
+    let state = RecordState::from_stored(row.text(at(1)).map_err(unreadable)?)
+        .ok_or_else(|| corrupt("state"))?;
     let claim_id = match row.bytes_or_null(at(2)).map_err(unreadable)? {
         None => None,
         Some(bytes) => Some(ClaimId::from_bytes(

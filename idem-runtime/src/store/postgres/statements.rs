@@ -168,7 +168,10 @@ mod tests {
             let statements = PostgresStatements::new(&table, PostgresForm::Standard, on);
             let all = [statements.each(), statements.shared.each()].concat();
             for (name, statement) in all {
-                assert!(!statement.text().as_str().contains("pg_advisory_lock("), "{name}");
+                assert!(
+                    !statement.text().as_str().contains("pg_advisory_lock("),
+                    "{name}"
+                );
             }
         }
     }

@@ -17,7 +17,7 @@ use super::{
     retry_conflicts,
 };
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{Observation, Outcome, Owner, Record, State, Timestamp};
+use crate::record::{Observation, Outcome, Owner, Record, RecordState, Timestamp};
 use crate::store::sql::{
     self, Backend, InTransaction, OpenTransaction, Query, Readable as _, Reservation, Returning,
     SharedStatements, Statement,
@@ -283,7 +283,7 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
             undone.map_err(error)?;
         }
         let interrupted = insertion(insert_ended, reservation, None);
-        let interrupted = interrupted.text(State::Interrupted.as_str());
+        let interrupted = interrupted.text(RecordState::Interrupted.as_str());
         let interrupted = interrupted.text(None::<&str>).bytes(None::<&[u8]>);
         self.write(interrupted).await?;
         Ok(true)

@@ -10,7 +10,7 @@ use super::{RedisStore, decode, errors};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
 use crate::random;
-use crate::record::{FencingToken, Observation, State, Timestamp};
+use crate::record::{FencingToken, Observation, RecordState, Timestamp};
 use crate::store::encoding::read_request;
 use crate::store::status::number;
 use crate::store::{
@@ -233,7 +233,7 @@ fn decode_entry(id: &RecordId, bytes: &[u8]) -> Option<AuditEntry> {
             interrupted: count()?,
         }
     } else {
-        let state = State::from_stored(text()?)?;
+        let state = RecordState::from_stored(text()?)?;
         let fencing_token = FencingToken::from_number(number(text()?)?);
         let attempt = u32::try_from(number(text()?)?).ok()?;
         let (_, identity) = read_request(parts.next()?)?;

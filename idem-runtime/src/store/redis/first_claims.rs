@@ -184,7 +184,7 @@ impl RedisStore {
 mod tests {
     use super::*;
     use crate::key::{Identity, Key, Operation, Scope};
-    use crate::record::{ClaimId, Digest, State};
+    use crate::record::{ClaimId, Digest, RecordState};
 
     fn claim(number: usize) -> ClaimRequest {
         let identity = Identity {
@@ -247,7 +247,7 @@ mod tests {
             value,
         };
         let record = snapshot.record(&claim.id, None).unwrap().unwrap();
-        assert_eq!(record.state, State::Unrecorded);
+        assert_eq!(record.state, RecordState::Unrecorded);
         assert_eq!(record.fencing_token, granted.fencing_token);
         assert_eq!(record.ended_at, Some(snapshot.read_at));
         assert_eq!(

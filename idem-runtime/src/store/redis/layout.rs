@@ -31,7 +31,7 @@ use crate::error::StoreError;
 use crate::key::RecordId;
 use crate::record::{
     ClaimId, FencingToken, MemberDigests, OnCrash, Outcome, Owner, OwnerLabel, Payload, Record,
-    State, Timestamp, micros,
+    RecordState, Timestamp, micros,
 };
 use crate::store::encoding::{self, read_request};
 use crate::store::status::Status;
@@ -47,13 +47,13 @@ const ERASED: u8 = b'e';
 /// failover, a server whose clock is behind by less than this still issues a higher token.
 pub(super) const GRACE: Duration = Duration::from_secs(60);
 
-const STATES: [(u8, State); 6] = [
-    (b'r', State::Running),
-    (b'i', State::Interrupted),
-    (b'l', State::Released),
-    (b'c', State::Completed),
-    (b'f', State::Failed),
-    (b'u', State::Unrecorded),
+const STATES: [(u8, RecordState); 6] = [
+    (b'r', RecordState::Running),
+    (b'i', RecordState::Interrupted),
+    (b'l', RecordState::Released),
+    (b'c', RecordState::Completed),
+    (b'f', RecordState::Failed),
+    (b'u', RecordState::Unrecorded),
 ];
 
 const POLICIES: [(u8, OnCrash); 3] = [
@@ -63,7 +63,7 @@ const POLICIES: [(u8, OnCrash); 3] = [
 ];
 
 /// Letter of a state.
-pub(super) fn state_letter(state: State) -> u8 {
+pub(super) fn state_letter(state: RecordState) -> u8 {
     letter(&STATES, state)
 }
 
@@ -104,7 +104,7 @@ enum Claimed {
 /// Head of a record.
 #[derive(Debug, Clone, Copy)]
 struct Head {
-    state: State,
+    state: RecordState,
     on_crash: OnCrash,
     claimed: Claimed,
     fencing_token: i64,
@@ -182,12 +182,12 @@ impl Head {
             let expiry = expiry.ok_or_else(|| corrupt("expiry"))?;
             Ok::<_, StoreError>(expiry.saturating_sub(keep(head.retention)))
         };
-        let is_over = self.state.is_ended() || self.state == State::Released;
+        let is_over = self.state.is_ended() || self.state == RecordState::Released;
         let claim_id = match self.claimed {
             Claimed::Nobody => None,
             Claimed::By(claim_id) => Some(claim_id),
             Claimed::First(_)
-                if self.state != State::Running || self.on_crash != OnCrash::Rerun =>
+                if self.state != RecordState::Running || self.on_crash != OnCrash::Rerun =>
             {
                 return Err(corrupt("state"));
             }
@@ -256,7 +256,7 @@ impl FirstClaim {
     pub(super) fn of(claim: &ClaimRequest) -> Self {
         let (lease, retention) = (span(claim.lease), span(claim.retention));
         let head = Head {
-            state: State::Running,
+            state: RecordState::Running,
             on_crash: OnCrash::Rerun,
             claimed: Claimed::First(claim.claim_id),
             fencing_token: 0,

@@ -11,7 +11,7 @@ use super::scripts::{self, ScriptCall};
 use super::{MAX_CONCURRENT, RedisStore, decode};
 use crate::error::StoreError;
 use crate::key::RecordId;
-use crate::record::{State, Timestamp};
+use crate::record::{RecordState, Timestamp};
 use crate::store::status::Status;
 use crate::store::{Cursor, Filter, ListedRecord, Page, PageRequest, Unreadable};
 
@@ -182,10 +182,10 @@ fn may_match(status: Option<&Status>, filter: &Filter, now: Timestamp) -> bool {
     let Some(status) = status else {
         return true;
     };
-    let is_lapsed = status.state == State::Running && status.lease_until <= now;
+    let is_lapsed = status.state == RecordState::Running && status.lease_until <= now;
     filter.state.is_none_or(|state| status.state == state)
         && (!filter.lapsed || is_lapsed)
-        && (!filter.stuck || is_lapsed || status.state == State::Interrupted)
+        && (!filter.stuck || is_lapsed || status.state == RecordState::Interrupted)
         && filter
             .older_than
             .is_none_or(|age| now.since(status.granted.first_claimed_at) >= age)

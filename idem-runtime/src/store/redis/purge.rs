@@ -15,7 +15,7 @@ use super::{MAX_CONCURRENT, RedisStore, errors};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::mutex::lock;
-use crate::record::{State, Timestamp};
+use crate::record::{RecordState, Timestamp};
 use crate::store::Purged;
 use crate::store::status::Status;
 
@@ -173,8 +173,8 @@ impl RedisStore {
 /// Time at which a purge has to process a record.
 fn due_at(status: &Status) -> Option<Timestamp> {
     let begin = match status.state {
-        State::Interrupted => return None,
-        State::Running => status.lease_until,
+        RecordState::Interrupted => return None,
+        RecordState::Running => status.lease_until,
         _ => status.ended_at?,
     };
     Some(begin.after(status.retention))

@@ -4,7 +4,7 @@ use super::transitions::resolve;
 use super::{Backend, Readable, corrupt, identity, random_pause, retry, unreadable};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{FencingToken, Observation, State, Timestamp, micros};
+use crate::record::{FencingToken, Observation, RecordState, Timestamp, micros};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::store::operator::Finding;
 use crate::store::{
@@ -128,7 +128,7 @@ fn entry<R: Readable>(row: &R) -> Result<AuditEntry, StoreError> {
         AuditSubject::Record(AuditedRecord {
             identity: identity(&id, text(6)?, text(7)?, text(8)?)?,
             id,
-            state: State::from_stored(text(9)?).ok_or_else(|| corrupt("state"))?,
+            state: RecordState::from_stored(text(9)?).ok_or_else(|| corrupt("state"))?,
             fencing_token: FencingToken::from_number(number(10)?),
             attempt: number(11)?.try_into().map_err(|_| corrupt("attempt"))?,
         })

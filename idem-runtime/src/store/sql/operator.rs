@@ -8,7 +8,7 @@ use super::transitions::{has_stuck_index, id_after};
 use super::{Backend, Readable, Statement, Template, corrupt, declare_statements, unreadable};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::State;
+use crate::record::RecordState;
 use crate::store::operator::{
     Count, Counting, Finding, MigrationPlan, OperatorStore, PendingMigration, RecordStats, Stats,
     StepOfRecord, StepsOfRecord, StuckIndex, key_space,
@@ -269,7 +269,7 @@ fn group<R: Readable>(row: &R, scale: Option<f64>) -> Result<RecordStats, StoreE
     let state = row.text(1).map_err(unreadable)?;
     Ok(RecordStats {
         operation: row.text(0).map_err(unreadable)?.to_owned(),
-        state: State::from_stored(state).ok_or_else(|| corrupt("state"))?,
+        state: RecordState::from_stored(state).ok_or_else(|| corrupt("state"))?,
         count: number_of(row, scale)?,
         stuck: key_space::scaled(number(3)?, scale),
         oldest: span(4)?,

@@ -1,7 +1,7 @@
 //! Transitions of the dialects in which a write returns rows.
 
 use crate::error::StoreError;
-use crate::record::{Observation, State, Timestamp};
+use crate::record::{Observation, RecordState, Timestamp};
 use crate::store::sql::{Backend, Query, Statement, get, granted, state, take_over_query};
 use crate::store::{ClaimOutcome, ClaimRequest, Purged};
 
@@ -62,11 +62,12 @@ pub(in crate::store) async fn purge(
     if rest > 0 {
         kept = states(backend, limited(requeue, rest, as_of)).await?;
     }
-    let count = |states: &[State], state| states.iter().filter(|it| **it == state).count() as u64;
+    let count =
+        |states: &[RecordState], state| states.iter().filter(|it| **it == state).count() as u64;
     Ok(Purged {
         removed: deleted.len() as u64,
-        abandoned: count(&deleted, State::Running),
-        interrupted: count(&kept, State::Interrupted),
+        abandoned: count(&deleted, RecordState::Running),
+        interrupted: count(&kept, RecordState::Interrupted),
         more: deleted.len() + kept.len() >= limit as usize,
     })
 }
@@ -77,7 +78,10 @@ fn limited(statement: &Statement, limit: u32, as_of: Timestamp) -> Query<'_> {
     query.number(as_of.as_micros())
 }
 
-async fn states(backend: &impl Returning, query: Query<'_>) -> Result<Vec<State>, StoreError> {
+async fn states(
+    backend: &impl Returning,
+    query: Query<'_>,
+) -> Result<Vec<RecordState>, StoreError> {
     let rows = backend.write_returning(query).await?;
     rows.iter().map(state).collect()
 }

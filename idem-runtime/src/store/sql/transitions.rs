@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
 use crate::record::{
-    FencingToken, MemberDigests, Observation, Outcome, Owner, OwnerLabel, Payload, Record, State,
-    Timestamp, micros,
+    FencingToken, MemberDigests, Observation, Outcome, Owner, OwnerLabel, Payload, Record,
+    RecordState, Timestamp, micros,
 };
 use crate::store::operator::key_space;
 use crate::store::sql::{Query, Readable, SharedStatements, Statement, corrupt, span, unreadable};
@@ -425,7 +425,7 @@ impl Window {
             .query()
             .bytes(&self.after[..])
             .bytes(self.until.as_deref().unwrap_or(&key_space::END))
-            .text(filter.state.map(State::as_str))
+            .text(filter.state.map(RecordState::as_str))
             .text(filter.operation.as_deref())
             .number(i64::from(filter.lapsed))
             .number(i64::from(filter.stuck))

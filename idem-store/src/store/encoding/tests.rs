@@ -7,7 +7,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::{ClaimId, FencingToken, OnCrash, State};
+use crate::record::{ClaimId, FencingToken, OnCrash, RecordState};
 
 fn payload() -> impl Strategy<Value = Payload> {
     (".{0,20}", vec(any::<u8>(), 0..50)).prop_map(|(codec, bytes)| Payload {
@@ -34,12 +34,12 @@ fn time() -> impl Strategy<Value = Timestamp> {
 /// Every record that a store may keep.
 fn record() -> impl Strategy<Value = Record> {
     let state = prop::sample::select(vec![
-        State::Running,
-        State::Released,
-        State::Completed,
-        State::Failed,
-        State::Unrecorded,
-        State::Interrupted,
+        RecordState::Running,
+        RecordState::Released,
+        RecordState::Completed,
+        RecordState::Failed,
+        RecordState::Unrecorded,
+        RecordState::Interrupted,
     ]);
     let on_crash = prop::sample::select(vec![OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile]);
     let claim = (state, any::<[u8; 16]>(), any::<bool>(), on_crash);
@@ -57,8 +57,8 @@ fn record() -> impl Strategy<Value = Record> {
             let (state, claim_id, is_resolved, on_crash) = claim;
             let (fencing_token, attempt, retention) = numbers;
             let (lease_until, first_claimed_at, ended_at, read_at) = times;
-            let has_payload = matches!(state, State::Completed | State::Failed);
-            let has_no_owner = state == State::Released || state.is_ended() && is_resolved;
+            let has_payload = matches!(state, RecordState::Completed | RecordState::Failed);
+            let has_no_owner = state == RecordState::Released || state.is_ended() && is_resolved;
             Record {
                 id: RecordId::of(&identity),
                 identity,
@@ -72,7 +72,7 @@ fn record() -> impl Strategy<Value = Record> {
                 retention: Duration::from_micros(retention),
                 on_crash,
                 first_claimed_at,
-                ended_at: (state.is_ended() || state == State::Released).then_some(ended_at),
+                ended_at: (state.is_ended() || state == RecordState::Released).then_some(ended_at),
                 read_at,
             }
         })
@@ -133,7 +133,7 @@ fn the_format_is_frozen() {
         id: RecordId::of(&identity),
         identity,
         fingerprint: Digest::new(1, [0; 4], &[b'f'; 32]),
-        state: State::Completed,
+        state: RecordState::Completed,
         payload: Some(Payload {
             codec: "json/1".into(),
             bytes: (*b"[5]").into(),

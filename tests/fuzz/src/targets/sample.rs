@@ -5,7 +5,7 @@ use std::time::Duration;
 use arbitrary::{Result, Unstructured};
 use idem_store::key::{Identity, Key, Operation, RecordId, Scope};
 use idem_store::record::{
-    ClaimId, Digest, FencingToken, OnCrash, Payload, Record, State, Timestamp, micros,
+    ClaimId, Digest, FencingToken, OnCrash, Payload, Record, RecordState, Timestamp, micros,
 };
 use idem_store::store::ClaimRequest;
 
@@ -13,16 +13,16 @@ use idem_store::store::ClaimRequest;
 pub(super) fn record(bytes: &mut Unstructured<'_>) -> Result<Record> {
     let identity = identity(bytes)?;
     let state = *bytes.choose(&[
-        State::Running,
-        State::Released,
-        State::Completed,
-        State::Failed,
-        State::Unrecorded,
-        State::Interrupted,
+        RecordState::Running,
+        RecordState::Released,
+        RecordState::Completed,
+        RecordState::Failed,
+        RecordState::Unrecorded,
+        RecordState::Interrupted,
     ])?;
-    let is_owned = matches!(state, State::Running | State::Interrupted);
-    let has_claim_id = is_owned || state != State::Released && bytes.arbitrary()?;
-    let has_payload = matches!(state, State::Completed | State::Failed);
+    let is_owned = matches!(state, RecordState::Running | RecordState::Interrupted);
+    let has_claim_id = is_owned || state != RecordState::Released && bytes.arbitrary()?;
+    let has_payload = matches!(state, RecordState::Completed | RecordState::Failed);
     Ok(Record {
         id: RecordId::of(&identity),
         identity,
@@ -43,7 +43,7 @@ pub(super) fn record(bytes: &mut Unstructured<'_>) -> Result<Record> {
         retention: Duration::from_micros(number(bytes)?.cast_unsigned()),
         on_crash: *bytes.choose(&[OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile])?,
         first_claimed_at: time(bytes)?,
-        ended_at: match state.is_ended() || state == State::Released {
+        ended_at: match state.is_ended() || state == RecordState::Released {
             true => Some(time(bytes)?),
             false => None,
         },
@@ -112,7 +112,7 @@ pub(super) fn check(record: &Record) {
     assert_eq!(record.state.is_ended(), record.outcome().is_some());
     assert_eq!(
         record.payload.is_some(),
-        matches!(record.state, State::Completed | State::Failed)
+        matches!(record.state, RecordState::Completed | RecordState::Failed)
     );
     // None of these may overflow.
     let _ = (

@@ -1,6 +1,6 @@
 //! Random commands. The simplest value of each part comes first, because a shorter list tries it first.
 
-use idem_store::State;
+use idem_store::RecordState;
 use idem_store::record::OnCrash;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -79,12 +79,12 @@ fn decision() -> impl Strategy<Value = Decision> {
 
 fn selection() -> impl Strategy<Value = Selection> {
     let states = vec![
-        State::Running,
-        State::Released,
-        State::Completed,
-        State::Failed,
-        State::Unrecorded,
-        State::Interrupted,
+        RecordState::Running,
+        RecordState::Released,
+        RecordState::Completed,
+        RecordState::Failed,
+        RecordState::Unrecorded,
+        RecordState::Interrupted,
     ];
     prop_oneof![
         Just(Selection::All),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::{
-    Call, Error, InvalidCall, PostgresStore, RunOptions, Scope, State, StoreErrorKind,
+    Call, Error, InvalidCall, PostgresStore, RecordState, RunOptions, Scope, StoreErrorKind,
 };
 use idem_tests::sql::{AnyPool, Sql};
 use idem_tests::{on_stores, places};
@@ -50,7 +50,7 @@ async fn a_body_that_defines_a_table_is_interrupted_if_that_commits<S: Sql>(bank
                 matches!(error, Error::InvalidCall(InvalidCall::CommittedInBody)),
                 "{key}: {error:?}"
             );
-            assert_eq!(record.unwrap().state, State::Interrupted, "{key}");
+            assert_eq!(record.unwrap().state, RecordState::Interrupted, "{key}");
             // On the caller's connection, the second half was committed as well.
             let halves = if mode == Mode::Tx { 1 } else { 2 };
             assert_eq!(bank.noted(&key).await, halves, "{key}");
@@ -65,7 +65,7 @@ async fn a_body_that_defines_a_table_is_interrupted_if_that_commits<S: Sql>(bank
             assert_eq!(bank.noted(&key).await, 0);
         } else {
             assert_eq!(answer.unwrap(), 1);
-            assert_eq!(record.unwrap().state, State::Completed);
+            assert_eq!(record.unwrap().state, RecordState::Completed);
             assert_eq!(bank.noted(&key).await, 2);
         }
     }
@@ -154,7 +154,7 @@ async fn what_a_body_commits_is_not_repeated_on_postgres() {
             "{statements}: {error:?}"
         );
         let record = bank.record(statements).await.unwrap();
-        assert_eq!(record.state, State::Interrupted, "{statements}");
+        assert_eq!(record.state, RecordState::Interrupted, "{statements}");
         assert_eq!(bank.noted(statements).await, 1, "{statements}");
         let again = bank.call(Mode::Tx, statements, async |_| panic!("it is interrupted"));
         assert!(matches!(

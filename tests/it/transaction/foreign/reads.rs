@@ -6,7 +6,7 @@ use idem_runtime::store::operator::{Counting, OperatorStore};
 use idem_runtime::store::{
     AuditFilter, ClaimOutcome, ClaimRequest, Filter, ManualChange, PageRequest, Resolution,
 };
-use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, Record, State};
+use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, Record, RecordState};
 use idem_tests::places::{self, Place};
 use idem_tests::sql::Sql;
 
@@ -42,7 +42,7 @@ impl Read {
     /// Returns true if the outcome of the record is read, as an operator has stored it.
     async fn finds_outcome<S: OperatorStore>(self, store: &S, claim: &ClaimRequest) -> bool {
         let filter = Filter {
-            state: Some(State::Completed),
+            state: Some(RecordState::Completed),
             ..Filter::default()
         };
         let page = PageRequest {
@@ -91,7 +91,10 @@ impl Read {
             }
             Self::Stats => {
                 let stats = store.stats(Counting::Exactly).await.unwrap();
-                stats.groups.iter().all(|it| it.state == State::Completed)
+                stats
+                    .groups
+                    .iter()
+                    .all(|it| it.state == RecordState::Completed)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::store::{FencedWrite, ManualChange, Resolution, Resolved};
-use idem_runtime::{Attempt, Call, Idem, RecordId, RunOptions, State, Timestamp};
+use idem_runtime::{Attempt, Call, Idem, RecordId, RecordState, RunOptions, Timestamp};
 use idem_tests::places::{self, Place};
 use idem_tests::sql::Sql;
 
@@ -46,7 +46,7 @@ async fn writes_commit_themselves_alone<S: Sql + OperatorStore>(place: Place<S>)
                 false => store.resolve(&observed, &complete).await,
             };
             assert_eq!(resolved.unwrap(), Resolved::Done);
-            assert_eq!(observe(claim.id).await.state, State::Completed);
+            assert_eq!(observe(claim.id).await.state, RecordState::Completed);
         }
 
         let claim = claim(&format!("noted {connections}"));

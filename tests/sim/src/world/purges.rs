@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idem_store::record::{Record, State, Timestamp};
+use idem_store::record::{Record, RecordState, Timestamp};
 
 use super::{World, at};
 use crate::message::PurgedBy;
@@ -94,7 +94,7 @@ impl World {
             self.check_purger(key, by, now, &before);
         }
         if let Some(claim) = self.keys[key].claims.get_mut(&token) {
-            claim.is_over |= after.is_none_or(|after| after.state != State::Running);
+            claim.is_over |= after.is_none_or(|after| after.state != RecordState::Running);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Checks of each change of a record.
 
-use idem_store::record::{OnCrash, Record, State, Timestamp};
+use idem_store::record::{OnCrash, Record, RecordState, Timestamp};
 use idem_store::store::Resolution;
 
 use super::{ClaimHistory, World, at};
@@ -53,7 +53,7 @@ impl World {
         let is_new = before.as_ref().is_none_or(|before| {
             before.fencing_token != after.fencing_token || before.claim_id != after.claim_id
         });
-        if after.state != State::Running {
+        if after.state != RecordState::Running {
             self.end_claims(key, now);
         } else if is_new {
             self.granted(key, arrival, now, before.as_ref(), after);
@@ -230,7 +230,7 @@ impl World {
     /// A record that existed got another owner.
     fn regranted(&mut self, key: usize, now: Timestamp, before: &Record, after: &Record) {
         let previous = self.keys[key].claims.get(&before.fencing_token.number());
-        let is_live = before.state == State::Running
+        let is_live = before.state == RecordState::Running
             && previous.is_some_and(|claim| !claim.is_over && claim.lease_until > now);
         let is_repeated = previous.map(|claim| claim.claim_id) == after.claim_id;
         if is_live && is_repeated {
@@ -246,12 +246,15 @@ impl World {
                 format!("key {key}: another request got the record"),
             );
         }
-        let is_unknown = matches!(before.state, State::Running | State::Interrupted);
+        let is_unknown = matches!(
+            before.state,
+            RecordState::Running | RecordState::Interrupted
+        );
         if is_unknown && self.keys[key].mode == Mode::Refuse {
             let what = format!("key {key}: a record under `refuse` was taken over");
             self.violation("refuse", what);
         }
-        if before.state == State::Running {
+        if before.state == RecordState::Running {
             self.stats.takeovers += 1;
         }
         debug_assert!(before.on_crash != OnCrash::Refuse || self.keys[key].mode == Mode::Refuse);
@@ -302,16 +305,16 @@ impl World {
         self.keys[key].ended.insert(after.fencing_token.number());
         let bytes = after.payload.as_ref().map(|payload| &*payload.bytes);
         let run = bytes.and_then(|bytes| match after.state {
-            State::Completed => serde_json::from_slice(bytes).ok().map(|it: Receipt| it.run),
+            RecordState::Completed => serde_json::from_slice(bytes).ok().map(|it: Receipt| it.run),
             _ => serde_json::from_slice(bytes)
                 .ok()
                 .and_then(|it: SimError| it.run()),
         });
-        if after.state == State::Unrecorded {
+        if after.state == RecordState::Unrecorded {
             self.remember_unrecorded(key, after);
             return;
         }
-        let is_value = after.state == State::Completed;
+        let is_value = after.state == RecordState::Completed;
         self.keys[key].committed.push((run, is_value));
     }
 
