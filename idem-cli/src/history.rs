@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use idem_runtime::record::OwnerLabel;
 use idem_runtime::store::{
-    self, Attempt, AuditEntry, AuditFilter, AuditStore, AuditSubject, Cursor, NotedReplay,
+    self, AttemptEntry, AuditEntry, AuditFilter, AuditStore, AuditSubject, Cursor, NotedReplay,
     Store as _, Unreadable,
 };
 use idem_runtime::{Identity, Key, Operation, Record, RecordId, Timestamp};
@@ -109,7 +109,7 @@ fn replay_json(replay: &NotedReplay) -> Value {
     })
 }
 
-fn attempt_json(attempt: &Attempt) -> Value {
+fn attempt_json(attempt: &AttemptEntry) -> Value {
     json!({
         "attempt": attempt.number,
         "owner": attempt.owner.as_ref().map(OwnerLabel::as_str),

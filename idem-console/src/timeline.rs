@@ -5,7 +5,7 @@ use std::time::Duration;
 use idem_runtime::record::{OwnerLabel, RecordState, Timestamp};
 use idem_runtime::store::operator::StepsOfRecord;
 use idem_runtime::store::operator::text::{duration, shown, time};
-use idem_runtime::store::{Attempt, AttemptEnd, Attempts, AuditEntry};
+use idem_runtime::store::{AttemptEnd, AttemptEntry, Attempts, AuditEntry};
 use maud::{Markup, html};
 
 use super::access::Summary;
@@ -63,7 +63,7 @@ impl Axis {
 
 /// Row of the picture: a bar from begin to end.
 struct Bar<'a> {
-    attempt: &'a Attempt,
+    attempt: &'a AttemptEntry,
     until: Timestamp,
 }
 
@@ -168,7 +168,7 @@ fn mark(axis: &Axis, at: Timestamp, height: f64, name: &str, anchor: &str) -> Ma
     }
 }
 
-fn name(attempt: &Attempt) -> String {
+fn name(attempt: &AttemptEntry) -> String {
     let owner = shown(
         attempt
             .owner

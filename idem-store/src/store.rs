@@ -31,7 +31,9 @@ mod transaction;
 pub mod transitions;
 mod unreadable;
 
-pub use self::attempts::{Attempt, AttemptEnd, AttemptLog, AttemptStore, Attempts, NotedReplay};
+pub use self::attempts::{
+    AttemptEnd, AttemptEntry, AttemptLog, AttemptStore, Attempts, NotedReplay,
+};
 pub use self::audit::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
     ManualChange,

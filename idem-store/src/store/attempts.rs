@@ -56,7 +56,7 @@ pub struct Attempts {
     /// The record, read together with its attempts.
     pub record: Record,
     /// Known attempts, the oldest first.
-    pub list: Vec<Attempt>,
+    pub list: Vec<AttemptEntry>,
     /// Number of attempts that are not in the list: those that the bound of the history dropped, and those of a process
     /// whose version keeps no history.
     pub dropped: u32,
@@ -101,9 +101,9 @@ pub struct NotedReplay {
     pub by: Option<OwnerLabel>,
 }
 
-/// Attempt to run the body of a call.
+/// Attempt in the history of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
+pub struct AttemptEntry {
     /// Number of the attempt; the first is 1.
     pub number: u32,
     /// Label of its owner, if the owner gave one.
@@ -317,7 +317,7 @@ impl AttemptLog {
             || self.history.len() >= Self::MAX_BYTES;
         // A cut line may be readable, and wrong.
         let lines = self.history.lines().skip(usize::from(is_cut));
-        let mut list: Vec<Attempt> = Vec::new();
+        let mut list: Vec<AttemptEntry> = Vec::new();
         let mut replays = Vec::new();
         for line in lines.filter_map(read_line) {
             let attempt = match line {
@@ -353,7 +353,7 @@ impl AttemptLog {
     }
 
     /// The last attempt, if the history does not tell of it.
-    fn current(&self, record: &Record) -> Option<Attempt> {
+    fn current(&self, record: &Record) -> Option<AttemptEntry> {
         let began_at = match self.began_at {
             _ if record.attempt == 1 => record.first_claimed_at,
             Some(began_at) if began_at >= record.first_claimed_at => began_at,
@@ -368,7 +368,7 @@ impl AttemptLog {
             RecordState::Released => Some(AttemptEnd::Released),
             state => AttemptEnd::of_outcome(state, resolved),
         };
-        Some(Attempt {
+        Some(AttemptEntry {
             number: record.attempt,
             owner: self.owner.clone(),
             began_at,
@@ -383,7 +383,7 @@ const REPLAYED: &str = "replayed";
 
 /// Line of the history.
 enum Line {
-    Attempt(Attempt),
+    Attempt(AttemptEntry),
     Replay(NotedReplay),
 }
 
@@ -401,7 +401,7 @@ fn read_line(line: &str) -> Option<Line> {
             by: label,
         }));
     }
-    Some(Line::Attempt(Attempt {
+    Some(Line::Attempt(AttemptEntry {
         number: attempt,
         owner: label,
         began_at,
