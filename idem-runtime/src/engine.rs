@@ -61,6 +61,6 @@ pub use self::purger::{Purger, PurgerGuard};
 pub use self::records::{RecordChanges, Records};
 pub use self::recovery::{Recovery, RecoveryGuard};
 pub use self::run_options::RunOptions;
-pub use self::typed::{ErrorKind, Reconciled};
+pub use self::typed::{Finality, Reconciled};
 
 use self::shared::Engine;

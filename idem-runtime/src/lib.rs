@@ -122,7 +122,7 @@ pub mod __private;
 #[doc(inline)]
 pub use crate::codec::{Codec, StoredValue};
 pub use crate::engine::{
-    AlreadyInstalled, Attempt, Builder, Call, ErrorKind, Idem, Provenance, Purger, PurgerGuard,
+    AlreadyInstalled, Attempt, Builder, Call, Finality, Idem, Provenance, Purger, PurgerGuard,
     Reconciled, RecordChanges, Records, Recovery, RecoveryGuard, RunOptions, Source,
     TypedOperation, with_provenance,
 };

@@ -12,7 +12,7 @@ pub use std::time::Duration;
 pub use crate::codec::StoredValue;
 pub use crate::engine::transaction::{Driver, InTransaction, Transactions};
 pub use crate::engine::typed::{
-    CallError, EngineRef, Entered, ErrorCodec, ErrorKind, ReconcileRequest, Reconciled, Returns,
+    CallError, EngineRef, Entered, ErrorCodec, Finality, ReconcileRequest, Reconciled, Returns,
     Running, ValueCodec, default_handle,
 };
 pub use crate::engine::{Attempt, Call, OperationName};
@@ -315,7 +315,7 @@ pub fn drive<'a, R: Returns>(
 pub fn finish<R: Returns>(
     running: Running<R::Ok, R::Err>,
     result: R,
-    classify: impl FnOnce(&R::Err) -> ErrorKind,
+    classify: impl FnOnce(&R::Err) -> Finality,
 ) -> impl Future<Output = Result<R::Ok, R::Err>> {
     running.finish(result.into_result(), classify)
 }
@@ -324,7 +324,7 @@ pub fn finish<R: Returns>(
 pub fn finish_detached<R: Returns>(
     running: Running<R::Ok, R::Err>,
     body: impl Future<Output = R> + Send + 'static,
-    classify: impl FnOnce(&R::Err) -> ErrorKind + Send + 'static,
+    classify: impl FnOnce(&R::Err) -> Finality + Send + 'static,
 ) -> impl Future<Output = Result<R::Ok, R::Err>>
 where
     R::Ok: Send + 'static,
@@ -371,7 +371,7 @@ pub fn drive_transaction<'a, R: Returns>(
 pub fn finish_transaction<R: Returns, S: TransactionalStore>(
     running: InTransaction<'_, S, R::Ok, R::Err>,
     result: R,
-    classify: impl FnOnce(&R::Err) -> ErrorKind,
+    classify: impl FnOnce(&R::Err) -> Finality,
 ) -> impl Future<Output = Result<R::Ok, R::Err>> {
     running.finish(result.into_result(), classify)
 }

@@ -245,7 +245,7 @@ pub enum RecordState {
     Released,
     /// Ended with a stored value.
     Completed,
-    /// Ended with a stored terminal error.
+    /// Ended with a stored final error.
     Failed,
     /// Ended, but the result could not be stored.
     Unrecorded,
@@ -312,7 +312,7 @@ impl fmt::Debug for Payload {
 pub enum Outcome {
     /// A value, to be replayed.
     Completed(Payload),
-    /// A terminal error, to be replayed.
+    /// A final error, to be replayed.
     Failed(Payload),
     /// The work is done, but its result could not be stored.
     Unrecorded,

@@ -333,9 +333,9 @@ impl Idempotent {
         };
         let p = private(at.first);
         let unmatched = match &self.after_crash {
-            AfterCrash::Rerun => quote_spanned!(at.first=> #p::ErrorKind::Transient),
+            AfterCrash::Rerun => quote_spanned!(at.first=> #p::Finality::Transient),
             AfterCrash::Refuse | AfterCrash::Reconcile(_) => {
-                quote_spanned!(at.first=> #p::ErrorKind::Unknown)
+                quote_spanned!(at.first=> #p::Finality::Unknown)
             }
         };
         if self.replay_err.is_none() && self.retry_err.is_none() {
@@ -344,8 +344,8 @@ impl Idempotent {
         let replay = self.replay_err.iter();
         let retry = self.retry_err.iter();
         let arms = quote! {
-            #(#replay => #p::ErrorKind::Terminal,)*
-            #(#retry => #p::ErrorKind::Transient,)*
+            #(#replay => #p::Finality::Final,)*
+            #(#retry => #p::Finality::Transient,)*
             #[allow(unreachable_patterns)]
             _ => #unmatched,
         };

@@ -14,8 +14,8 @@ use crate::store::{Store, TransactionalStore};
 impl<S: Store + ?Sized> Idem<S> {
     /// Runs a body once for this call. Equivalent to `#[idempotent]` without the macro.
     ///
-    /// Every `Err` of the body is treated as [`Transient`](crate::ErrorKind::Transient) under
-    /// [`OnCrash::Rerun`] and as [`Unknown`](crate::ErrorKind::Unknown) otherwise.
+    /// Every `Err` of the body is treated as [`Transient`](crate::Finality::Transient) under
+    /// [`OnCrash::Rerun`] and as [`Unknown`](crate::Finality::Unknown) otherwise.
     /// [`run_with`](Self::run_with) lets you classify errors.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use super::typed::{ErrorCodec, ErrorKind, Reconciled, ValueCodec};
+use super::typed::{ErrorCodec, Finality, Reconciled, ValueCodec};
 use super::{Attempt, Call};
 use crate::codec::StoredValue;
 use crate::error::{Error, InvalidCall};
@@ -81,7 +81,7 @@ impl<'a, T, E> RunOptions<'a, T, E> {
         }
     }
 
-    /// Marks matching errors as terminal: they are stored and replayed.
+    /// Marks matching errors as final: they are stored and replayed.
     #[must_use]
     pub fn replay_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self
     where
@@ -93,7 +93,7 @@ impl<'a, T, E> RunOptions<'a, T, E> {
     }
 
     /// Marks matching errors as proof that nothing was done: the key is released. Meant for `refuse` and `reconcile`;
-    /// under `rerun` every error that is not terminal is treated this way.
+    /// under `rerun` every error that is not final is treated this way.
     #[must_use]
     pub fn retry_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self {
         self.classifier.retry = Some(Box::new(matches));
@@ -113,16 +113,16 @@ impl<'a, T, E> RunOptions<'a, T, E> {
 }
 
 impl<E> ErrorClassifier<'_, E> {
-    pub(super) fn classify(&self, error: &E, on_crash: OnCrash) -> ErrorKind {
+    pub(super) fn classify(&self, error: &E, on_crash: OnCrash) -> Finality {
         let matched = |matcher: &Option<Matcher<'_, E>>| {
             matcher.as_ref().is_some_and(|matches| matches(error))
         };
         if matched(&self.replay) {
-            ErrorKind::Terminal
+            Finality::Final
         } else if on_crash == OnCrash::Rerun || matched(&self.retry) {
-            ErrorKind::Transient
+            Finality::Transient
         } else {
-            ErrorKind::Unknown
+            Finality::Unknown
         }
     }
 }

@@ -12,7 +12,7 @@ use tracing::{Instrument as _, Span};
 use self::claim::{JoinedConnection, OwnConnection, TransactionSource};
 use self::held::{BodyChanges, HeldTransaction, NeedsSavepoint, NotRun};
 use super::reentrancy::{self, ReentrancyGuard};
-use super::typed::{self, CallContext, Codecs, EngineRef, ErrorCodec, ErrorKind, ValueCodec};
+use super::typed::{self, CallContext, Codecs, EngineRef, ErrorCodec, Finality, ValueCodec};
 use super::{Attempt, Call, Idem};
 use crate::key::RecordId;
 use crate::metrics::{CallOutcome, Timed};
@@ -150,7 +150,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         classify: C,
     ) -> impl Future<Output = Result<T, E>> + use<'c, S, T, E, C>
     where
-        C: FnOnce(&E) -> ErrorKind,
+        C: FnOnce(&E) -> Finality,
     {
         let outcome = self.outcome(&result, classify);
         let Self { mut held, context } = self;
@@ -182,13 +182,13 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
     fn outcome(
         &self,
         result: &Result<T, E>,
-        classify: impl FnOnce(&E) -> ErrorKind,
+        classify: impl FnOnce(&E) -> Finality,
     ) -> Option<Outcome> {
         let attempt = self.held.attempt();
         let codecs = &self.context.codecs;
         match result {
             Ok(value) => Some(codecs.completed(value, attempt)),
-            Err(error) if codecs.store_errors() && classify(error) == ErrorKind::Terminal => {
+            Err(error) if codecs.store_errors() && classify(error) == Finality::Final => {
                 codecs.failed(error, attempt)
             }
             Err(_) => None,

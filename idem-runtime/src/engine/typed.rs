@@ -11,7 +11,7 @@ mod replay_noter;
 
 use std::fmt;
 
-pub use self::body::{ErrorKind, Running};
+pub use self::body::{Finality, Running};
 pub use self::bounds::{CallError, Returns};
 pub use self::codecs::{ErrorCodec, ValueCodec};
 pub use self::entry::{EngineRef, default_handle};

@@ -12,7 +12,7 @@ use http::{Method, Response};
 
 use super::deadline::Deadline;
 use super::drain::{Drain, Limits};
-use super::finality::Finality;
+use super::finality::FinalityRule;
 use super::fingerprint::Fingerprinted;
 use super::grpc;
 use super::ignored::Ignored;
@@ -40,7 +40,7 @@ pub(super) struct Config {
     pub(super) member_digests: bool,
     /// Requests without a key are refused.
     pub(super) required: bool,
-    pub(super) finality: Finality,
+    pub(super) finality: FinalityRule,
     pub(super) not_run: NotRun,
     pub(super) allowed: Allowed,
     pub(super) max_request_bytes: usize,

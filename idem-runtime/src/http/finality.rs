@@ -8,29 +8,29 @@ use http::response::Parts;
 use http::{Request, StatusCode};
 
 use super::problem::Problem;
-use crate::engine::ErrorKind;
+use crate::engine::Finality;
 use crate::record::OnCrash;
 
 /// Default policy: decides by the status whether a response is stored, or its key is released.
 ///
 /// | response | meaning |
 /// | --- | --- |
-/// | 2xx | [`Terminal`](ErrorKind::Terminal): stored and replayed |
-/// | 301, 302, 303 and other 3xx | terminal: the work is done, and its result has another URL (303 after a form, for example) |
-/// | 307, 308 | [`Transient`](ErrorKind::Transient): the client must send the request to another URL, so nothing was done here |
-/// | 4xx | terminal: the same request would get the same response again |
+/// | 2xx | [`Final`](Finality::Final): stored and replayed |
+/// | 301, 302, 303 and other 3xx | final: the work is done, and its result has another URL (303 after a form, for example) |
+/// | 307, 308 | [`Transient`](Finality::Transient): the client must send the request to another URL, so nothing was done here |
+/// | 4xx | final: the same request would get the same response again |
 /// | 401, 407, 421, 425, 429, and any 4xx with `Retry-After` | transient: the reason is not the request itself, so the same request may be accepted later |
 /// | 405, 413, 414, 415, 426, 431, and a 404 of axum for a path without a route | transient: the reason is how the service is deployed, so the same request may be accepted after a deployment. Routers, extractors and limits respond so before a handler runs |
-/// | 408, 423, 5xx | [`Unknown`](ErrorKind::Unknown): a retry may be accepted, but the request may have been carried out in part |
+/// | 408, 423, 5xx | [`Unknown`](Finality::Unknown): a retry may be accepted, but the request may have been carried out in part |
 ///
 /// Transient and unknown responses release their key, so that a retry runs the handler again. Under
 /// [`refuse`](super::LayerBuilder::refuse), an unknown response leaves its key `Interrupted` instead.
 ///
 /// A response with a [`Problem`] is unknown under every policy. The handler called an idempotent function that was
 /// refused, and it may have had effects before that call.
-pub fn finality(response: &Parts) -> ErrorKind {
+pub fn finality(response: &Parts) -> Finality {
     match response.status {
-        StatusCode::REQUEST_TIMEOUT | StatusCode::LOCKED => ErrorKind::Unknown,
+        StatusCode::REQUEST_TIMEOUT | StatusCode::LOCKED => Finality::Unknown,
         StatusCode::TEMPORARY_REDIRECT
         | StatusCode::PERMANENT_REDIRECT
         | StatusCode::UNAUTHORIZED
@@ -43,17 +43,17 @@ pub fn finality(response: &Parts) -> ErrorKind {
         | StatusCode::URI_TOO_LONG
         | StatusCode::UNSUPPORTED_MEDIA_TYPE
         | StatusCode::UPGRADE_REQUIRED
-        | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => ErrorKind::Transient,
+        | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Finality::Transient,
         StatusCode::NOT_FOUND if response.extensions.get::<Unrouted>().is_some() => {
-            ErrorKind::Transient
+            Finality::Transient
         }
         status if status.is_client_error() && response.headers.contains_key(RETRY_AFTER) => {
-            ErrorKind::Transient
+            Finality::Transient
         }
         status if status.is_success() || status.is_redirection() || status.is_client_error() => {
-            ErrorKind::Terminal
+            Finality::Final
         }
-        _ => ErrorKind::Unknown,
+        _ => Finality::Unknown,
     }
 }
 
@@ -76,15 +76,15 @@ pub(super) fn is_unrouted<B>(request: &Request<B>) -> bool {
     }
 }
 
-/// Policy of a layer.
+/// Rule of a layer: which responses are final.
 #[derive(Clone)]
-pub(super) struct Finality {
-    of: Arc<dyn Fn(&Parts) -> ErrorKind + Send + Sync>,
+pub(super) struct FinalityRule {
+    of: Arc<dyn Fn(&Parts) -> Finality + Send + Sync>,
     pub(super) described: &'static str,
 }
 
-impl Finality {
-    pub(super) fn by(of: impl Fn(&Parts) -> ErrorKind + Send + Sync + 'static) -> Self {
+impl FinalityRule {
+    pub(super) fn by(of: impl Fn(&Parts) -> Finality + Send + Sync + 'static) -> Self {
         Self {
             of: Arc::new(of),
             described: "Which responses are stored depends on the operation.",
@@ -93,31 +93,31 @@ impl Finality {
 
     pub(super) fn every_status() -> Self {
         Self {
-            of: Arc::new(|_| ErrorKind::Terminal),
+            of: Arc::new(|_| Finality::Final),
             described: "Responses with every status but 426 are stored.",
         }
     }
 
     /// Applies the policy to a response.
-    pub(super) fn of(&self, response: &Parts, on_crash: OnCrash) -> ErrorKind {
-        let kind = match response.extensions.get::<Problem>() {
+    pub(super) fn of(&self, response: &Parts, on_crash: OnCrash) -> Finality {
+        let finality = match response.extensions.get::<Problem>() {
             // An idempotent call in the handler was refused, so the request has no outcome yet. The call did nothing,
             // but the handler may have had effects before it.
-            Some(_) => ErrorKind::Unknown,
+            Some(_) => Finality::Unknown,
             // An upgraded connection cannot be replayed under any policy.
-            None if response.status.is_informational() => ErrorKind::Unknown,
+            None if response.status.is_informational() => Finality::Unknown,
             // Without `Upgrade`, which belongs to one connection, a replay would be malformed.
-            None if response.status == StatusCode::UPGRADE_REQUIRED => ErrorKind::Transient,
+            None if response.status == StatusCode::UPGRADE_REQUIRED => Finality::Transient,
             None => (self.of)(response),
         };
-        match kind {
-            ErrorKind::Unknown if on_crash == OnCrash::Rerun => ErrorKind::Transient,
-            kind => kind,
+        match finality {
+            Finality::Unknown if on_crash == OnCrash::Rerun => Finality::Transient,
+            finality => finality,
         }
     }
 }
 
-impl Default for Finality {
+impl Default for FinalityRule {
     fn default() -> Self {
         Self {
             of: Arc::new(finality),
@@ -128,9 +128,9 @@ impl Default for Finality {
     }
 }
 
-impl fmt::Debug for Finality {
+impl fmt::Debug for FinalityRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Finality")
+        f.write_str("FinalityRule")
     }
 }
 
@@ -154,11 +154,11 @@ mod tests {
         ] {
             let response: Response<Bytes> = Problem::from(error).into_response();
             let (parts, _) = response.into_parts();
-            for finality in [Finality::default(), Finality::every_status()] {
-                let kind = finality.of(&parts, OnCrash::Refuse);
-                assert_eq!(kind, ErrorKind::Unknown, "{}", parts.status);
-                let kind = finality.of(&parts, OnCrash::Rerun);
-                assert_eq!(kind, ErrorKind::Transient, "{}", parts.status);
+            for rule in [FinalityRule::default(), FinalityRule::every_status()] {
+                let found = rule.of(&parts, OnCrash::Refuse);
+                assert_eq!(found, Finality::Unknown, "{}", parts.status);
+                let found = rule.of(&parts, OnCrash::Rerun);
+                assert_eq!(found, Finality::Transient, "{}", parts.status);
             }
         }
     }
@@ -167,11 +167,11 @@ mod tests {
     fn an_upgrade_is_never_final() {
         let upgraded = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
         let (parts, ()) = upgraded.body(()).unwrap().into_parts();
-        for finality in [Finality::default(), Finality::every_status()] {
-            let kind = finality.of(&parts, OnCrash::Rerun);
-            assert_eq!(kind, ErrorKind::Transient);
-            let kind = finality.of(&parts, OnCrash::Refuse);
-            assert_eq!(kind, ErrorKind::Unknown);
+        for rule in [FinalityRule::default(), FinalityRule::every_status()] {
+            let found = rule.of(&parts, OnCrash::Rerun);
+            assert_eq!(found, Finality::Transient);
+            let found = rule.of(&parts, OnCrash::Refuse);
+            assert_eq!(found, Finality::Unknown);
         }
     }
 }

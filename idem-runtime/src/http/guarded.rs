@@ -23,7 +23,7 @@ use super::header::{IDEMPOTENT_REPLAYED, InvalidKeyHeader};
 use super::refusal::Refusal;
 use super::stored;
 use crate::engine::typed::{self, ErrorCodec, Running, ValueCodec};
-use crate::engine::{Attempt, ErrorKind};
+use crate::engine::{Attempt, Finality};
 use crate::error::Error;
 use crate::key::Key;
 use crate::record::OnCrash;
@@ -53,7 +53,7 @@ enum NotStored<ResBody: HttpBody, E> {
     /// The engine refused the call.
     Refused(Error),
     /// The handler's response is not final.
-    Response(Response<Body<ResBody>>, ErrorKind),
+    Response(Response<Body<ResBody>>, Finality),
     /// The inner service failed before the request was passed to it.
     NotReady(E),
     /// The inner service returned an error.
@@ -190,11 +190,11 @@ where
         };
         let outcome = running.drive(handler).await;
         let finish = running.finish(outcome, |error| match error {
-            NotStored::Response(_, kind) => *kind,
-            NotStored::NotReady(_) => ErrorKind::Transient,
-            NotStored::Service(_) if config.on_crash == OnCrash::Rerun => ErrorKind::Transient,
-            NotStored::Service(error) if config.not_run.is(error) => ErrorKind::Transient,
-            NotStored::Service(_) | NotStored::Refused(_) => ErrorKind::Unknown,
+            NotStored::Response(_, finality) => *finality,
+            NotStored::NotReady(_) => Finality::Transient,
+            NotStored::Service(_) if config.on_crash == OnCrash::Rerun => Finality::Transient,
+            NotStored::Service(error) if config.not_run.is(error) => Finality::Transient,
+            NotStored::Service(_) | NotStored::Refused(_) => Finality::Unknown,
         });
         finish.await
     }
@@ -210,10 +210,10 @@ where
     ResBody: HttpBody<Data = Bytes>,
 {
     let (parts, body) = response.into_parts();
-    let kind = config.finality.of(&parts, config.on_crash);
-    if kind != ErrorKind::Terminal {
+    let finality = config.finality.of(&parts, config.on_crash);
+    if finality != Finality::Final {
         let response = Response::from_parts(parts, Body::passed(body));
-        return Err(NotStored::Response(response, kind));
+        return Err(NotStored::Response(response, finality));
     }
     if let Some(ttl) = config.retention.of_response(&parts) {
         retain_for(attempt, ttl).await;

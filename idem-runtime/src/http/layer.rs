@@ -11,7 +11,7 @@ use tower_layer::Layer;
 
 use super::config::{Config, NotRun, ProblemFormat};
 use super::drain::{Drain, Limits};
-use super::finality::Finality;
+use super::finality::FinalityRule;
 use super::header::IDEMPOTENCY_KEY;
 use super::ignored::Ignored;
 use super::policy_page::PolicyPage;
@@ -21,7 +21,7 @@ use super::retention::{Retention, is_too_short};
 use super::service::Idempotency;
 use super::stored::Allowed;
 use super::syntax::KeySyntax;
-use crate::engine::{ErrorKind, Idem};
+use crate::engine::{Finality, Idem};
 use crate::error::InvalidCall;
 use crate::key::Operation;
 use crate::record::OnCrash;
@@ -130,7 +130,7 @@ impl LayerBuilder {
                 ignored: Ignored::default(),
                 member_digests: false,
                 required: true,
-                finality: Finality::default(),
+                finality: FinalityRule::default(),
                 not_run: NotRun::default(),
                 allowed: Allowed::default(),
                 max_request_bytes: 2 * 1024 * 1024,
@@ -264,9 +264,9 @@ impl LayerBuilder {
     /// `Transient`, except under [`refuse`](Self::refuse).
     pub fn finality(
         mut self,
-        of: impl Fn(&response::Parts) -> ErrorKind + Send + Sync + 'static,
+        of: impl Fn(&response::Parts) -> Finality + Send + Sync + 'static,
     ) -> Self {
-        self.config.finality = Finality::by(of);
+        self.config.finality = FinalityRule::by(of);
         self
     }
 
@@ -302,7 +302,7 @@ impl LayerBuilder {
     /// Stores every response, server errors included, as version 1 of Stripe's API does. Only 426 and informational
     /// responses are not stored: they belong to their connection.
     pub fn store_every_status(mut self) -> Self {
-        self.config.finality = Finality::every_status();
+        self.config.finality = FinalityRule::every_status();
         self
     }
 

@@ -6,7 +6,7 @@ use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, RecordState, RunOpti
 
 use super::{Effects, Failure, LEASE, call, idem, refusal};
 
-/// Declares `Declined` terminal, and `TimedOut` a proof that nothing was done.
+/// Declares `Declined` final, and `TimedOut` a proof that nothing was done.
 fn handling<'a>() -> RunOptions<'a, u32, Failure> {
     RunOptions::new()
         .replay_err(|error| matches!(error, Failure::Declined(_)))
@@ -36,7 +36,7 @@ async fn state(idem: &Idem<MemoryStore>) -> RecordState {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_terminal_error_is_stored_and_replayed_under_every_mode() {
+async fn a_final_error_is_stored_and_replayed_under_every_mode() {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
         let (idem, effects) = (idem(), Effects::default());
         for _ in 0..2 {
@@ -120,7 +120,7 @@ async fn a_stored_error_that_replay_err_no_longer_names_is_not_run_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_terminal_error_that_cannot_be_stored_is_not_run_again() {
+async fn a_final_error_that_cannot_be_stored_is_not_run_again() {
     let idem = Idem::builder(MemoryStore::new())
         .max_result_bytes(8)
         .build();

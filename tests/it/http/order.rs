@@ -3,7 +3,7 @@
 use axum::extract::Request;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::header::CONTENT_TYPE;
-use idem_runtime::ErrorKind;
+use idem_runtime::Finality;
 use idem_runtime::http::finality;
 use tokio::time::{advance, sleep, timeout};
 
@@ -71,7 +71,7 @@ async fn a_response_that_is_not_final_is_streamed() {
     };
     let layer = builder(&idem())
         .finality(|response| match response.headers.get(CONTENT_TYPE) {
-            Some(kind) if kind.as_bytes().starts_with(b"text/event-stream") => ErrorKind::Transient,
+            Some(kind) if kind.as_bytes().starts_with(b"text/event-stream") => Finality::Transient,
             _ => finality(response),
         })
         .build()

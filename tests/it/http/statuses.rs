@@ -3,7 +3,7 @@
 use axum::extract::Path;
 use axum::routing::post;
 use idem_runtime::http::finality;
-use idem_runtime::{Error, ErrorKind};
+use idem_runtime::{Error, Finality};
 
 use super::*;
 
@@ -215,7 +215,7 @@ async fn a_response_of_a_fallback_is_stored() {
 async fn a_custom_policy_can_use_the_default() {
     let server = start(&Effects::default(), |layer| {
         layer.finality(|response| match response.status.as_u16() {
-            404 => ErrorKind::Transient,
+            404 => Finality::Transient,
             _ => finality(response),
         })
     })

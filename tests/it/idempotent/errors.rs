@@ -117,7 +117,7 @@ async fn careful(bank: &Bank, key: &str, failure: Option<Failure>) -> Result<u32
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_refuse_an_error_is_terminal_retried_or_unknown() {
+async fn under_refuse_an_error_is_final_retried_or_unknown() {
     let bank = Bank::new();
     for (failure, state) in [
         (Failure::Declined("no".to_owned()), RecordState::Failed),

@@ -16,7 +16,7 @@ on_stores! { [transactions] Shop::open:
     a_replay_runs_nothing,
     a_reused_key_is_an_error_and_changes_nothing,
     an_error_rolls_back,
-    a_terminal_error_is_stored_without_the_effects_of_the_body,
+    a_final_error_is_stored_without_the_effects_of_the_body,
     a_panic_rolls_back,
     a_dropped_call_rolls_back,
     an_ignored_database_error_commits_the_rest_or_nothing,
@@ -63,7 +63,7 @@ async fn an_error_rolls_back<S: Orders>(shop: Arc<Shop<S>>) {
     shop.assert_ordered_once("a").await;
 }
 
-async fn a_terminal_error_is_stored_without_the_effects_of_the_body<S: Orders>(shop: Arc<Shop<S>>) {
+async fn a_final_error_is_stored_without_the_effects_of_the_body<S: Orders>(shop: Arc<Shop<S>>) {
     for then in [Then::Decline, Then::Succeed] {
         let error = order(&shop, "a", 5, then).await.unwrap_err();
         assert!(

@@ -25,7 +25,7 @@ on_stores! { [transactions] Shop::open:
     the_caller_commits_the_effect_and_the_record,
     the_callers_rollback_removes_the_record,
     an_error_rolls_back_only_the_call,
-    a_terminal_error_is_stored_with_the_callers_commit,
+    a_final_error_is_stored_with_the_callers_commit,
     a_dropped_call_is_rolled_back_before_the_connection_is_used_again,
     a_duplicate_in_the_same_transaction_is_replayed,
     a_duplicate_gets_no_uncommitted_outcome,
@@ -130,7 +130,7 @@ async fn an_error_rolls_back_only_the_call<S: Orders>(shop: Arc<Shop<S>>) {
     );
 }
 
-async fn a_terminal_error_is_stored_with_the_callers_commit<S: Orders>(shop: Arc<Shop<S>>) {
+async fn a_final_error_is_stored_with_the_callers_commit<S: Orders>(shop: Arc<Shop<S>>) {
     let mut outer = shop.database.begin().await;
     S::order(S::connection(&mut outer), "before", 1)
         .await

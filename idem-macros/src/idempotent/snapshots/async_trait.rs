@@ -117,11 +117,7 @@ where
             >(
                 __idem_private::finish::<
                     Result<u64, Error>,
-                >(
-                        __idem_running,
-                        __idem_result,
-                        |_| __idem_private::ErrorKind::Transient,
-                    )
+                >(__idem_running, __idem_result, |_| __idem_private::Finality::Transient)
                     .await,
             )
         };

@@ -89,10 +89,10 @@ async fn charge(
                 __idem_body,
                 move |__idem_error| match __idem_error {
                     Error::Http(status) if attempt.number() == 1 => {
-                        __idem_private::ErrorKind::Transient
+                        __idem_private::Finality::Transient
                     }
                     #[allow(unreachable_patterns)]
-                    _ => __idem_private::ErrorKind::Unknown,
+                    _ => __idem_private::Finality::Unknown,
                 },
             )
             .await,

@@ -83,7 +83,7 @@ async fn charge(key: &str) -> Result<u64, Error> {
     >(
         __idem_private::finish::<
             Result<u64, Error>,
-        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Transient)
+        >(__idem_running, __idem_result, |_| __idem_private::Finality::Transient)
             .await,
     )
 }

@@ -86,7 +86,7 @@ async fn add(
         __idem_private::finish_transaction::<
             Result<u64, Error>,
             _,
-        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Transient)
+        >(__idem_running, __idem_result, |_| __idem_private::Finality::Transient)
             .await,
     )
 }

@@ -83,7 +83,7 @@ async fn mail(mailer: &Mailer, to: &str, (_, trace): (u8, Trace)) -> Result<(), 
     >(
         __idem_private::finish::<
             Result<(), Error>,
-        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Transient)
+        >(__idem_running, __idem_result, |_| __idem_private::Finality::Transient)
             .await,
     )
 }

@@ -89,9 +89,9 @@ pub async fn charge(
                 __idem_running,
                 __idem_result,
                 |__idem_error| match __idem_error {
-                    ChargeError::Declined { .. } => __idem_private::ErrorKind::Terminal,
+                    ChargeError::Declined { .. } => __idem_private::Finality::Final,
                     #[allow(unreachable_patterns)]
-                    _ => __idem_private::ErrorKind::Transient,
+                    _ => __idem_private::Finality::Transient,
                 },
             )
             .await,

@@ -97,7 +97,7 @@ async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
     >(
         __idem_private::finish::<
             AppResult<Receipt>,
-        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Unknown)
+        >(__idem_running, __idem_result, |_| __idem_private::Finality::Unknown)
             .await,
     )
 }

@@ -73,7 +73,7 @@ async fn checkout(&self, order: Order) -> Result<u64, CheckoutError> {
     >(
         __idem_private::finish::<
             Result<u64, CheckoutError>,
-        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Transient)
+        >(__idem_running, __idem_result, |_| __idem_private::Finality::Transient)
             .await,
     )
 }

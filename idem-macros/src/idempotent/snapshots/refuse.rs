@@ -98,14 +98,12 @@ async fn charge(key: String, amount: u64) -> Result<Receipt, Error> {
                 __idem_running,
                 __idem_result,
                 |__idem_error| match __idem_error {
-                    Error::Declined | Error::Expired => {
-                        __idem_private::ErrorKind::Terminal
-                    }
+                    Error::Declined | Error::Expired => __idem_private::Finality::Final,
                     Error::Http(status) if *status == 503 => {
-                        __idem_private::ErrorKind::Transient
+                        __idem_private::Finality::Transient
                     }
                     #[allow(unreachable_patterns)]
-                    _ => __idem_private::ErrorKind::Unknown,
+                    _ => __idem_private::Finality::Unknown,
                 },
             )
             .await,

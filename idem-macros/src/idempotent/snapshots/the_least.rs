@@ -86,7 +86,7 @@ async fn charge(key: &str, amount: u64) -> Result<Receipt, ChargeError> {
     >(
         __idem_private::finish::<
             Result<Receipt, ChargeError>,
-        >(__idem_running, __idem_result, |_| __idem_private::ErrorKind::Transient)
+        >(__idem_running, __idem_result, |_| __idem_private::Finality::Transient)
             .await,
     )
 }

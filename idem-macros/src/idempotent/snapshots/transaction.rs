@@ -88,9 +88,9 @@ async fn place(&self, order: Order) -> Result<u64, OrderError> {
                 __idem_running,
                 __idem_result,
                 |__idem_error| match __idem_error {
-                    OrderError::SoldOut => __idem_private::ErrorKind::Terminal,
+                    OrderError::SoldOut => __idem_private::Finality::Final,
                     #[allow(unreachable_patterns)]
-                    _ => __idem_private::ErrorKind::Transient,
+                    _ => __idem_private::Finality::Transient,
                 },
             )
             .await,

@@ -19,11 +19,11 @@ use crate::metrics::{CallOutcome, Timed};
 use crate::record::{OnCrash, Outcome};
 use crate::timing::bounded;
 
-/// Classification of an `Err` of the body.
+/// Finality of an `Err` of the body, or of a response: decides whether it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
+pub enum Finality {
     /// Stored and replayed, like a value.
-    Terminal,
+    Final,
     /// Proves that nothing was done: the key is released, and the next call runs the body again.
     Transient,
     /// Leaves open whether anything was done: treated like a crash.
@@ -86,7 +86,7 @@ impl<T, E> Running<T, E> {
         classify: C,
     ) -> impl Future<Output = Result<T, E>> + use<T, E, C>
     where
-        C: FnOnce(&E) -> ErrorKind,
+        C: FnOnce(&E) -> Finality,
     {
         let Self(mut call) = self;
         let settle = call.settle(&result, classify);
@@ -142,7 +142,7 @@ impl<T, E> Running<T, E> {
     where
         T: Send + 'static,
         E: Send + 'static,
-        C: FnOnce(&E) -> ErrorKind + Send + 'static,
+        C: FnOnce(&E) -> Finality + Send + 'static,
     {
         let call = self.0.guard.attempt.call();
         let (tasks, runtime) = (call.engine.detached.clone(), call.runtime.clone());
@@ -166,7 +166,7 @@ impl<T, E> RunningCall<T, E> {
     fn settle(
         &self,
         result: &Result<T, E>,
-        classify: impl FnOnce(&E) -> ErrorKind,
+        classify: impl FnOnce(&E) -> Finality,
     ) -> Option<Settle> {
         let attempt = &self.guard.attempt;
         let codecs = &self.context.codecs;
@@ -174,23 +174,23 @@ impl<T, E> RunningCall<T, E> {
             Ok(value) => return Some(Settle::End(codecs.completed(value, attempt))),
             Err(error) => error,
         };
-        let kind = match (classify(error), attempt.on_crash()) {
+        let finality = match (classify(error), attempt.on_crash()) {
             // The function now says `rerun`, where every error may be retried; the record was claimed under another
             // policy.
-            (ErrorKind::Transient, OnCrash::Refuse | OnCrash::Reconcile)
+            (Finality::Transient, OnCrash::Refuse | OnCrash::Reconcile)
                 if attempt.call().request.on_crash == OnCrash::Rerun =>
             {
-                ErrorKind::Unknown
+                Finality::Unknown
             }
-            (kind, _) => kind,
+            (finality, _) => finality,
         };
-        if kind == ErrorKind::Terminal
+        if finality == Finality::Final
             && let Some(outcome) = codecs.failed(error, attempt)
         {
             return Some(Settle::End(outcome));
         }
         // Releasing after an unknown step would repeat the step immediately, although it may have been done.
-        let is_harmless = kind == ErrorKind::Transient && !attempt.has_unknown_steps();
+        let is_harmless = finality == Finality::Transient && !attempt.has_unknown_steps();
         Settle::unfinished(on_error(is_harmless, attempt.on_crash()))
     }
 
