@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use idem_runtime::{
-    Error, Fingerprint, Idem, Key, Source as Origin, SqliteStore, idempotent, with_provenance,
+    Error, Fingerprint, Idem, Key, ResultSource, SqliteStore, idempotent, with_provenance,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
@@ -418,7 +418,7 @@ pub async fn receive(bank: &Bank, delivery: &impl Delivery) -> anyhow::Result<()
         Disposition::Ack => {
             delivery.ack().await?;
             match origin {
-                Some(Origin::Executed) => &bank.tally.done,
+                Some(ResultSource::Executed) => &bank.tally.done,
                 _ => &bank.tally.replayed,
             }
         }

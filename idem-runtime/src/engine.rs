@@ -56,7 +56,7 @@ pub use self::call::Call;
 pub use self::idem::Idem;
 pub use self::install::AlreadyInstalled;
 pub use self::operation::{OperationName, TypedOperation};
-pub use self::provenance::{Provenance, Source, with_provenance};
+pub use self::provenance::{Provenance, ResultSource, with_provenance};
 pub use self::purger::{Purger, PurgerGuard};
 pub use self::records::{RecordChanges, Records};
 pub use self::recovery::{Recovery, RecoveryGuard};

@@ -123,7 +123,7 @@ pub mod __private;
 pub use crate::codec::{Codec, StoredValue};
 pub use crate::engine::{
     AlreadyInstalled, Attempt, Builder, Call, Finality, Idem, Provenance, Purger, PurgerGuard,
-    Reconciled, RecordChanges, Records, Recovery, RecoveryGuard, RunOptions, Source,
+    Reconciled, RecordChanges, Records, Recovery, RecoveryGuard, ResultSource, RunOptions,
     TypedOperation, with_provenance,
 };
 #[doc(inline)]

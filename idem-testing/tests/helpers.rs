@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, Key, Source, with_provenance};
+use idem_runtime::{Call, Error, Idem, Key, ResultSource, with_provenance};
 use idem_testing::{Clock, Failure, Provider, ProviderError, StoreMethod, TestStore};
 use tokio::sync::Notify;
 
@@ -71,7 +71,7 @@ async fn a_crashed_owner_reaches_the_store_no_more() {
     let (second, from) = with_provenance(other.run(call(), async || Ok::<_, Error>(2))).await;
     assert_eq!(second.unwrap(), 2);
     let from = from.unwrap();
-    assert_eq!((from.source, from.attempt), (Source::Executed, 2));
+    assert_eq!((from.source, from.attempt), (ResultSource::Executed, 2));
     first.abort();
 }
 

@@ -18,7 +18,9 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use idem_runtime::{Call, Error, Idem, Provenance, RunOptions, Source, Timestamp, with_provenance};
+use idem_runtime::{
+    Call, Error, Idem, Provenance, ResultSource, RunOptions, Timestamp, with_provenance,
+};
 use idem_tests::ledger::Database;
 use idem_tests::{at_database, backends};
 use lexopt::{Parser, ValueExt as _};
@@ -188,9 +190,9 @@ fn refused(error: &sqlx::Error) -> Error {
 fn report(answer: Answer) {
     say(&match answer {
         (Ok(value), Some(provenance)) => match provenance.source {
-            Source::Executed => format!("executed {value}"),
-            Source::Replayed => format!("replayed {value}"),
-            Source::Waited => format!("waited {value}"),
+            ResultSource::Executed => format!("executed {value}"),
+            ResultSource::Replayed => format!("replayed {value}"),
+            ResultSource::Waited => format!("waited {value}"),
         },
         (Ok(value), None) => format!("ok {value}"),
         (Err(Error::InFlight { .. }), _) => "in-flight".to_owned(),

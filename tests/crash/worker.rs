@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use idem_runtime::{Error, Idem, Provenance, Source, idempotent, with_provenance};
+use idem_runtime::{Error, Idem, Provenance, ResultSource, idempotent, with_provenance};
 use rand::RngExt;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
@@ -192,7 +192,7 @@ pub(crate) fn say(mode: &str, key: &str, answer: &str) {
 }
 
 fn line_of(answer: &Result<String, ChargeError>, provenance: Option<Provenance>) -> String {
-    let executed = provenance.is_some_and(|it| it.source == Source::Executed);
+    let executed = provenance.is_some_and(|it| it.source == ResultSource::Executed);
     match answer {
         Ok(receipt) if executed => format!("own {receipt}"),
         Ok(receipt) => format!("ok {receipt}"),

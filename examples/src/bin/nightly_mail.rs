@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use idem_examples::Table;
-use idem_runtime::{Error, Fingerprint, Idem, MemoryStore, Source, idempotent, with_provenance};
+use idem_runtime::{
+    Error, Fingerprint, Idem, MemoryStore, ResultSource, idempotent, with_provenance,
+};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// A mail to be sent. Two mails with equal fields are the same mail.
@@ -55,7 +57,7 @@ impl Mailer {
         for reminder in reminders {
             let (done, provenance) = with_provenance(self.send(reminder)).await;
             done?;
-            sent += usize::from(provenance.is_some_and(|it| it.source == Source::Executed));
+            sent += usize::from(provenance.is_some_and(|it| it.source == ResultSource::Executed));
         }
         Ok(sent)
     }

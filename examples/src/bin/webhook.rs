@@ -17,7 +17,7 @@ use idem_examples::Table;
 use idem_runtime::record::Record;
 use idem_runtime::store::{Filter, ManualChange, PageRequest, Resolved};
 use idem_runtime::{
-    Error, Fingerprint, Idem, Provenance, Reconciled, RecordState, Source, SqliteStore,
+    Error, Fingerprint, Idem, Provenance, Reconciled, RecordState, ResultSource, SqliteStore,
     TypedOperation, idempotent, with_provenance,
 };
 use serde::{Deserialize, Serialize};
@@ -166,7 +166,7 @@ async fn main() -> anyhow::Result<()> {
     story.tell("order 1 is paid", &sent, 1)?;
     let repeated = shop.receive(&order_1, Handler::Refuse).await;
     story.tell("the provider repeats it", &repeated, 1)?;
-    ensure!(repeated.source() == Some(Source::Replayed));
+    ensure!(repeated.source() == Some(ResultSource::Replayed));
 
     // A closed warehouse proves that nothing was sent (`retry_err`), so the next webhook may try again.
     let order_2 = paid(2);
@@ -176,7 +176,7 @@ async fn main() -> anyhow::Result<()> {
     shop.set_fault(Fault::None);
     let opened = shop.receive(&order_2, Handler::Refuse).await;
     story.tell("the provider repeats it", &opened, 2)?;
-    ensure!(opened.source() == Some(Source::Executed));
+    ensure!(opened.source() == Some(ResultSource::Executed));
 
     // The provider disconnects while the handler waits for the warehouse. Web frameworks then drop the handler at its
     // current await point.
@@ -221,10 +221,10 @@ async fn main() -> anyhow::Result<()> {
     }
     let answered = shop.receive(&order_3, Handler::Refuse).await;
     story.tell("order 3 again", &answered, 3)?;
-    ensure!(answered.source() == Some(Source::Replayed));
+    ensure!(answered.source() == Some(ResultSource::Replayed));
     let sent = shop.receive(&order_4, Handler::Refuse).await;
     story.tell("order 4 again", &sent, 4)?;
-    ensure!(sent.source() == Some(Source::Executed));
+    ensure!(sent.source() == Some(ResultSource::Executed));
 
     println!();
     let story = Story::begin(
@@ -238,14 +238,14 @@ async fn main() -> anyhow::Result<()> {
     story.note("order 5: cut off when it was sent", "nothing", 5)?;
     let found = shop.receive(&order_5, Handler::Reconcile).await;
     story.tell("order 5 again", &found, 5)?;
-    ensure!(found.source() == Some(Source::Replayed));
+    ensure!(found.source() == Some(ResultSource::Replayed));
 
     shop.cut_off(&order_6, Fault::LosesRequests, Handler::Reconcile)
         .await?;
     story.note("order 6: cut off before it was sent", "nothing", 5)?;
     let sent = shop.receive(&order_6, Handler::Reconcile).await;
     story.tell("order 6 again", &sent, 6)?;
-    ensure!(sent.source() == Some(Source::Executed));
+    ensure!(sent.source() == Some(ResultSource::Executed));
 
     let mut orders = locked(&shop.warehouse.parcels).clone();
     orders.sort_unstable();
@@ -339,7 +339,7 @@ struct Answer {
 }
 
 impl Answer {
-    fn source(&self) -> Option<Source> {
+    fn source(&self) -> Option<ResultSource> {
         self.provenance.as_ref().map(|it| it.source)
     }
 }
@@ -371,9 +371,9 @@ impl<'a> Story<'a> {
             Err(ShipError::Idempotency(error)) => format!("{error:?}"),
         };
         let how = match got.source() {
-            Some(Source::Executed) => "executed",
-            Some(Source::Replayed) => "replayed",
-            Some(Source::Waited) => "waited",
+            Some(ResultSource::Executed) => "executed",
+            Some(ResultSource::Replayed) => "replayed",
+            Some(ResultSource::Waited) => "waited",
             None => "refused",
         };
         self.line([did, &result, how], parcels)

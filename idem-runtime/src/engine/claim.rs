@@ -17,7 +17,7 @@ use super::Attempt;
 use super::decisions::{Abilities, IsOtherDigest, OnExisting, on_existing};
 use super::prepared::Prepared;
 use super::progress::{Phase, SharedOutcome};
-use super::provenance::Source;
+use super::provenance::ResultSource;
 use super::singleflight::{FlightRole, Leader};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint;
@@ -47,7 +47,7 @@ pub(super) enum Claimed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Waited(pub(super) bool);
 
-impl From<Waited> for Source {
+impl From<Waited> for ResultSource {
     fn from(waited: Waited) -> Self {
         match waited {
             Waited(true) => Self::Waited,

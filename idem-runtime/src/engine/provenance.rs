@@ -9,12 +9,12 @@ tokio::task_local! {
     static OBSERVER: ObserverSlot;
 }
 
-/// Source of a result.
+/// Provenance of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Provenance {
     /// Source: executed, replayed or waited for.
-    pub source: Source,
+    pub source: ResultSource,
     /// Number of the attempt that made the result; the first is 1.
     pub attempt: u32,
     /// Time at which the result was first made. By the store's clock if it was read from the store, by this process's
@@ -24,7 +24,7 @@ pub struct Provenance {
 
 /// The way in which a call obtained its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum ResultSource {
     /// The call ran its body.
     Executed,
     /// The call replayed the stored result of an earlier call.
@@ -50,7 +50,7 @@ type ObserverSlot = Mutex<Option<Observer>>;
 /// # Example
 /// ```
 /// # use std::time::Duration;
-/// use idem_runtime::{Call, Error, Idem, MemoryStore, Source, with_provenance};
+/// use idem_runtime::{Call, Error, Idem, MemoryStore, ResultSource, with_provenance};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {
@@ -60,10 +60,10 @@ type ObserverSlot = Mutex<Option<Observer>>;
 /// #     idem.run(call, async || Ok::<_, Error>("hello".to_owned())).await
 /// # };
 /// let (greeting, provenance) = with_provenance(greet()).await;
-/// assert_eq!(provenance.map(|it| it.source), Some(Source::Executed));
+/// assert_eq!(provenance.map(|it| it.source), Some(ResultSource::Executed));
 ///
 /// let (again, provenance) = with_provenance(greet()).await;
-/// assert_eq!(provenance.map(|it| it.source), Some(Source::Replayed));
+/// assert_eq!(provenance.map(|it| it.source), Some(ResultSource::Replayed));
 /// assert_eq!(greeting?, again?);
 /// # Ok(())
 /// # }
@@ -86,7 +86,7 @@ impl Observer {
         OBSERVER.try_with(|slot| lock(slot).take()).ok().flatten()
     }
 
-    pub(super) fn record(&self, source: Source, attempt: u32, made_at: SystemTime) {
+    pub(super) fn record(&self, source: ResultSource, attempt: u32, made_at: SystemTime) {
         *lock(&self.0) = Some(Provenance {
             source,
             attempt,

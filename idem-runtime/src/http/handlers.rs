@@ -16,7 +16,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 
 use super::header::IDEMPOTENT_REPLAYED;
 use super::problem::{PROBLEM_JSON, Problem};
-use crate::engine::{Idem, Provenance, Source, with_provenance};
+use crate::engine::{Idem, Provenance, ResultSource, with_provenance};
 use crate::error::Error;
 use crate::store::Store;
 
@@ -106,7 +106,7 @@ pub fn problem_response(
 /// ```
 pub async fn mark_replays(request: Request, next: Next) -> Response {
     let (mut response, provenance) = with_provenance(next.run(request)).await;
-    if provenance.is_some_and(|it| it.source != Source::Executed) {
+    if provenance.is_some_and(|it| it.source != ResultSource::Executed) {
         let headers = response.headers_mut();
         headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     }
@@ -148,7 +148,7 @@ impl IntoResponseParts for Provenance {
     type Error = Infallible;
 
     fn into_response_parts(self, mut parts: ResponseParts) -> Result<ResponseParts, Infallible> {
-        if self.source != Source::Executed {
+        if self.source != ResultSource::Executed {
             let headers = parts.headers_mut();
             headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
         }

@@ -12,7 +12,7 @@ use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::record::Owner;
 use idem_runtime::store::{FencedWrite, Filter, PageRequest, Resolution, Resolved};
 use idem_runtime::{
-    Call, Error, Idem, InvalidCall, MemoryStore, Record, Source, Store as _, with_provenance,
+    Call, Error, Idem, InvalidCall, MemoryStore, Record, ResultSource, Store as _, with_provenance,
 };
 use tokio::sync::Notify;
 
@@ -58,7 +58,7 @@ async fn a_hundred_duplicates_that_wait_run_once_and_never_poll() {
     let mut waited = 0;
     for (result, provenance) in results {
         assert_eq!(result.unwrap(), 1);
-        waited += u32::from(provenance.unwrap().source == Source::Waited);
+        waited += u32::from(provenance.unwrap().source == ResultSource::Waited);
     }
     assert_eq!((waited, effects.count()), (99, 1));
     let store = idem.store();
@@ -249,7 +249,7 @@ async fn in_another_service_waiting_duplicates_poll_with_growing_pauses() {
     assert_eq!(first.unwrap(), 1);
     for (result, provenance) in duplicates {
         assert_eq!(result.unwrap(), 1);
-        assert_eq!(provenance.unwrap().source, Source::Waited);
+        assert_eq!(provenance.unwrap().source, ResultSource::Waited);
     }
     let store = one.store();
     assert_eq!(store.count(Op::Claim), 2, "one a service");
@@ -446,7 +446,7 @@ async fn a_follower_never_gets_a_value_that_the_store_refused() {
         Error::LeaseLost | Error::InFlight { .. }
     ));
     assert_eq!(followed.unwrap(), 2, "its own run");
-    assert_eq!(provenance.unwrap().source, Source::Executed);
+    assert_eq!(provenance.unwrap().source, ResultSource::Executed);
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use idem_runtime::{
-    Call, Codec, Error, Idem, InvalidCall, InvalidKey, Key, MemoryStore, RecordState, Scope,
-    Source, with_provenance,
+    Call, Codec, Error, Idem, InvalidCall, InvalidKey, Key, MemoryStore, RecordState, ResultSource,
+    Scope, with_provenance,
 };
 use serde::{Deserialize, Serialize};
 
@@ -104,12 +104,12 @@ async fn a_caller_can_read_the_provenance_of_its_result() {
     let (idem, effects) = (idem(), Effects::default());
     let (_, first) = with_provenance(effects.run(&idem, call("k", 1))).await;
     let first = first.unwrap();
-    assert_eq!((first.source, first.attempt), (Source::Executed, 1));
+    assert_eq!((first.source, first.attempt), (ResultSource::Executed, 1));
 
     tokio::time::advance(Duration::from_secs(60)).await;
     let (_, again) = with_provenance(effects.run(&idem, call("k", 1))).await;
     let again = again.unwrap();
-    assert_eq!((again.source, again.attempt), (Source::Replayed, 1));
+    assert_eq!((again.source, again.attempt), (ResultSource::Replayed, 1));
 
     let (_, refused) = with_provenance(effects.run(&idem, call("k", 2))).await;
     assert_eq!(refused, None);
@@ -125,7 +125,7 @@ async fn with_provenance_reports_the_outer_call_even_if_its_body_makes_calls() {
         effects.run(&idem, call("inner", 1)).await
     });
     let (_, provenance) = with_provenance(outer).await;
-    assert_eq!(provenance.unwrap().source, Source::Executed);
+    assert_eq!(provenance.unwrap().source, ResultSource::Executed);
 }
 
 #[tokio::test(start_paused = true)]

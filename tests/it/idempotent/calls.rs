@@ -1,7 +1,7 @@
 //! Annotated functions that call each other and themselves: each call has its own record, attempt and provenance.
 
 use idem_runtime::{
-    Error, InvalidCall, Provenance, RecordState, Source, idempotent, with_provenance,
+    Error, InvalidCall, Provenance, RecordState, ResultSource, idempotent, with_provenance,
 };
 
 use super::{Bank, Failure};
@@ -63,7 +63,7 @@ async fn each_call_has_its_own_record_attempt_settings_and_provenance() {
     let bank = Bank::new();
     let (failed, provenance) = with_provenance(outer(&bank, "k", true)).await;
     assert!(matches!(failed, Err(Failure::TimedOut)));
-    assert_eq!(provenance.unwrap().source, Source::Executed);
+    assert_eq!(provenance.unwrap().source, ResultSource::Executed);
     assert_eq!(bank.record("outer", "k").await.state, RecordState::Released);
     assert_eq!(
         bank.record("inner", "k").await.state,
@@ -73,12 +73,12 @@ async fn each_call_has_its_own_record_attempt_settings_and_provenance() {
     let (text, provenance) = with_provenance(outer(&bank, "k", false)).await;
     assert_eq!(text.unwrap(), "outer 2, inner 1 of 1, Replayed");
     let provenance = provenance.unwrap();
-    assert_eq!(provenance.source, Source::Executed);
+    assert_eq!(provenance.source, ResultSource::Executed);
     assert_eq!(provenance.attempt, 2);
 
     let (text, provenance) = with_provenance(outer(&bank, "k", false)).await;
     assert_eq!(text.unwrap(), "outer 2, inner 1 of 1, Replayed");
-    assert_eq!(provenance.unwrap().source, Source::Replayed);
+    assert_eq!(provenance.unwrap().source, ResultSource::Replayed);
     let (outer, inner) = (
         bank.record("outer", "k").await,
         bank.record("inner", "k").await,

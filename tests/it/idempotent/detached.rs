@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use futures_util::poll;
 use idem_runtime::fingerprint::Encoder;
 use idem_runtime::{
-    Attempt, Call, Fingerprint, Reconciled, RecordState, RunOptions, Source, SqliteStore,
+    Attempt, Call, Fingerprint, Reconciled, RecordState, ResultSource, RunOptions, SqliteStore,
     idempotent, with_provenance,
 };
 use tokio::runtime::Runtime;
@@ -344,7 +344,7 @@ async fn a_body_has_the_default_handle_of_its_caller() {
 #[tokio::test(start_paused = true)]
 async fn the_source_of_a_detached_result_is_observed() {
     let (bank, ledger) = (Bank::new(), Ledger::default());
-    for source in [Source::Executed, Source::Replayed] {
+    for source in [ResultSource::Executed, ResultSource::Replayed] {
         let (paid, provenance) = with_provenance(yields(&bank, "k", ledger.clone())).await;
         assert_eq!((paid.unwrap(), provenance.unwrap().source), (1, source));
         let future = {
@@ -353,7 +353,7 @@ async fn the_source_of_a_detached_result_is_observed() {
             async move { first.with_default(inner("k", &ledger)).await }
         };
         let (_, provenance) = with_provenance(bank.idem.detach(future)).await;
-        assert_eq!(provenance.unwrap().source, Source::Executed);
+        assert_eq!(provenance.unwrap().source, ResultSource::Executed);
     }
 }
 

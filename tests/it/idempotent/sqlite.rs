@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem_runtime::{Error, Idem, Source, SqliteStore, idempotent, with_provenance};
+use idem_runtime::{Error, Idem, ResultSource, SqliteStore, idempotent, with_provenance};
 use tokio::task::JoinSet;
 
 struct Ledger {
@@ -41,7 +41,7 @@ async fn fifty_concurrent_duplicates_run_once_on_a_file() {
     let mut executed = 0;
     for (result, provenance) in calls.join_all().await {
         assert_eq!(result.unwrap(), (1, 30));
-        executed += u32::from(provenance.unwrap().source == Source::Executed);
+        executed += u32::from(provenance.unwrap().source == ResultSource::Executed);
     }
     assert_eq!((executed, ledger.rows.load(Ordering::SeqCst)), (1, 1));
 }

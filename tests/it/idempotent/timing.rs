@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Error, InvalidCall, Source, idempotent, with_provenance};
+use idem_runtime::{Error, InvalidCall, ResultSource, idempotent, with_provenance};
 use tokio::time::Instant;
 
 use super::{Bank, LEASE, crash};
@@ -148,7 +148,7 @@ async fn a_duplicate_waits_for_the_time_of_its_wait_option() {
     let (first, second) = tokio::join!(with_wait(&bank), with_provenance(with_wait(&bank)));
     let (second, provenance) = second;
     assert_eq!((first.unwrap(), second.unwrap()), (2, 2));
-    assert_eq!(provenance.unwrap().source, Source::Waited);
+    assert_eq!(provenance.unwrap().source, ResultSource::Waited);
 
     let wait = Duration::from_secs;
     let (first, second, third) = tokio::join!(

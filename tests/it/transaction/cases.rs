@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use idem_runtime::{Error, RecordState, Source, with_provenance};
+use idem_runtime::{Error, RecordState, ResultSource, with_provenance};
 use idem_tests::on_stores;
 
 use super::places::Orders;
@@ -42,7 +42,7 @@ async fn a_replay_runs_nothing<S: Orders>(shop: Arc<Shop<S>>) {
     for shop in [&shop, &shop.elsewhere()] {
         let (answer, provenance) = with_provenance(order(shop, "a", 5, Then::Panic)).await;
         assert_eq!(answer.unwrap(), (1, 5));
-        assert_eq!(provenance.unwrap().source, Source::Replayed);
+        assert_eq!(provenance.unwrap().source, ResultSource::Replayed);
     }
     shop.assert_ordered_once("a").await;
 }

@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use idem_runtime::{Call, Error, RecordState, Source, Timestamp, with_provenance};
+use idem_runtime::{Call, Error, RecordState, ResultSource, Timestamp, with_provenance};
 use idem_tests::on_stores;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -63,7 +63,7 @@ async fn fifty<S: Orders>(shop: &Arc<Shop<S>>, copy: impl Fn(&Arc<Shop<S>>) -> A
     let mut executed = 0;
     for (answer, provenance) in calls.join_all().await {
         assert_eq!(answer.unwrap(), (1, 5, String::new()));
-        executed += u32::from(provenance.unwrap().source == Source::Executed);
+        executed += u32::from(provenance.unwrap().source == ResultSource::Executed);
     }
     assert_eq!(executed, 1);
     shop.assert_ordered_once("a").await;
@@ -90,7 +90,7 @@ async fn wait_for<S: Orders>(
     first: &Arc<Shop<S>>,
     shop: &Arc<Shop<S>>,
     gate: &Gate,
-) -> (Result<(u32, i64, String), Failure>, Source) {
+) -> (Result<(u32, i64, String), Failure>, ResultSource) {
     let mut waiting = Box::pin(with_provenance(order_waiting(
         shop,
         "a",
@@ -137,7 +137,7 @@ async fn waits_for_the_commit<S: Orders>(first: &Arc<Shop<S>>, second: &Arc<Shop
     let (gate, calls) = held(first, Then::Meet).await;
     let (answer, source) = wait_for(first, second, &gate).await;
     assert_eq!(answer.unwrap(), (1, 5, String::new()));
-    assert_eq!(source, Source::Waited);
+    assert_eq!(source, ResultSource::Waited);
     assert_eq!(calls.join_all().await.remove(0).unwrap(), (1, 5));
     first.assert_ordered_once("a").await;
 }
@@ -146,7 +146,7 @@ async fn goes_on_after_a_rollback<S: Orders>(first: &Arc<Shop<S>>, second: &Arc<
     let (gate, calls) = held(first, Then::MeetAndFail).await;
     let (answer, source) = wait_for(first, second, &gate).await;
     assert_eq!(answer.unwrap(), (1, 5, String::new()));
-    assert_eq!(source, Source::Executed);
+    assert_eq!(source, ResultSource::Executed);
     calls.join_all().await.remove(0).unwrap_err();
     first.assert_ordered_once("a").await;
 }
@@ -215,7 +215,7 @@ async fn leased_calls_wait<S: Orders>(shop: &Arc<Shop<S>>, then: fn(Arc<Gate>) -
             // The other one runs at this moment.
             Err(_) => assert_in_flight(answer),
         }
-        executed += usize::from(provenance.is_some_and(|it| it.source == Source::Executed));
+        executed += usize::from(provenance.is_some_and(|it| it.source == ResultSource::Executed));
     }
     assert_eq!(executed, usize::from(runs));
     assert_eq!(shop.orders("a").await, i64::from(!runs));

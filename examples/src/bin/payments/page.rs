@@ -16,7 +16,7 @@ use futures_util::stream::{self, Stream};
 use idem_console::{Console, Operator, Refusal, Scopes};
 use idem_runtime::http::{IDEMPOTENT_REPLAYED, IdempotencyKey, Principal};
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Record, RecordState, Source, ToScope, with_provenance};
+use idem_runtime::{Record, RecordState, ResultSource, ToScope, with_provenance};
 use serde::Serialize;
 use serde_json::json;
 
@@ -146,12 +146,12 @@ async fn carry_out(
         headers.insert(
             ANSWERED,
             HeaderValue::from_static(match provenance.source {
-                Source::Executed => "executed",
-                Source::Waited => "waited",
-                Source::Replayed => "replayed",
+                ResultSource::Executed => "executed",
+                ResultSource::Waited => "waited",
+                ResultSource::Replayed => "replayed",
             }),
         );
-        if provenance.source != Source::Executed {
+        if provenance.source != ResultSource::Executed {
             headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
             if let Err(error) = count_replay(&shop, key.as_str()).await {
                 eprintln!("a replay was not counted: {error}");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use idem_examples::Table;
-use idem_runtime::{Error, Provenance, Source, with_provenance};
+use idem_runtime::{Error, Provenance, ResultSource, with_provenance};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
@@ -30,12 +30,12 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     // A first charge, and a retry by a caller whose reply was lost.
     let first = ask(&shop, "order-1", card("visa", 12_50)).await;
     story.answer("a first charge", &first, 1, 1).await?;
-    ensure!(first.source() == Some(Source::Executed));
+    ensure!(first.source() == Some(ResultSource::Executed));
     let retry = ask(&shop, "order-1", card("visa", 12_50)).await;
     story
         .answer("the same charge again: a retry", &retry, 1, 1)
         .await?;
-    ensure!(retry.source() == Some(Source::Replayed) && retry.receipt()? == first.receipt()?);
+    ensure!(retry.source() == Some(ResultSource::Replayed) && retry.receipt()? == first.receipt()?);
 
     // A double click makes two concurrent calls. Here are a hundred.
     let clicks: Vec<_> = (0..100)
@@ -50,7 +50,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     }
     let executed = answers
         .iter()
-        .filter(|it| it.source() == Some(Source::Executed))
+        .filter(|it| it.source() == Some(ResultSource::Executed))
         .count();
     let (got, how) = (
         answers[0].to_string(),
@@ -81,7 +81,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     for answer in [&declined, &again] {
         ensure!(matches!(answer.result, Err(ChargeError::Declined { .. })));
     }
-    ensure!(again.source() == Some(Source::Replayed));
+    ensure!(again.source() == Some(ResultSource::Replayed));
 
     // Not named in `replay_err`, so the error is not stored, and the key is released.
     shop.processor.down.store(true, Ordering::Relaxed);
@@ -107,7 +107,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     story
         .answer("the same charge, another process", &taken_over, 7, 4)
         .await?;
-    ensure!(taken_over.source() == Some(Source::Executed) && taken_over.attempt() == Some(2));
+    ensure!(taken_over.source() == Some(ResultSource::Executed) && taken_over.attempt() == Some(2));
 
     // The record expires after its `ttl`. Then the same key makes a new charge.
     let brief = Payments::open(&file, Duration::from_millis(300)).await?;
@@ -118,7 +118,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let forgotten = loop {
         let answer = ask(&brief, "order-6", card("visa", 1_00)).await;
-        if answer.source() != Some(Source::Replayed) {
+        if answer.source() != Some(ResultSource::Replayed) {
             break answer;
         }
         ensure!(Instant::now() < deadline, "the receipt never expired");
@@ -127,7 +127,7 @@ pub(crate) async fn tell() -> anyhow::Result<()> {
     story
         .answer("the same key after the ttl", &forgotten, 9, 6)
         .await?;
-    ensure!(forgotten.source() == Some(Source::Executed));
+    ensure!(forgotten.source() == Some(ResultSource::Executed));
 
     let payments = count(&shop, "processor_payments").await?;
     let distinct = count(&shop, "(SELECT DISTINCT payment FROM ledger)").await?;
@@ -200,7 +200,7 @@ impl Answer {
         }
     }
 
-    fn source(&self) -> Option<Source> {
+    fn source(&self) -> Option<ResultSource> {
         self.provenance.as_ref().map(|it| it.source)
     }
 
@@ -250,10 +250,12 @@ impl<'a> Story<'a> {
 
     async fn answer(&self, did: &str, got: &Answer, asked: u64, rows: u64) -> anyhow::Result<()> {
         let how = match (got.source(), got.attempt()) {
-            (Some(Source::Executed), Some(attempt @ 2..)) => format!("executed, attempt {attempt}"),
-            (Some(Source::Executed), _) => "executed".to_owned(),
-            (Some(Source::Replayed), _) => "replayed".to_owned(),
-            (Some(Source::Waited), _) => "waited for".to_owned(),
+            (Some(ResultSource::Executed), Some(attempt @ 2..)) => {
+                format!("executed, attempt {attempt}")
+            }
+            (Some(ResultSource::Executed), _) => "executed".to_owned(),
+            (Some(ResultSource::Replayed), _) => "replayed".to_owned(),
+            (Some(ResultSource::Waited), _) => "waited for".to_owned(),
             (None, _) => "refused".to_owned(),
         };
         self.line(did, &got.to_string(), &how, asked, rows).await

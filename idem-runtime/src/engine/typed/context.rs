@@ -9,7 +9,7 @@ use super::codecs::Codecs;
 use super::replay_noter::ReplayNoter;
 use crate::engine::claim::Waited;
 use crate::engine::progress::SharedOutcome;
-use crate::engine::provenance::{Observer, Source};
+use crate::engine::provenance::{Observer, ResultSource};
 use crate::error::Error;
 use crate::metrics::{CallOutcome, OperationMetrics};
 
@@ -77,14 +77,14 @@ impl<T, E> CallContext<T, E> {
 
     /// Decodes the result of the call that took over from this one.
     pub(super) fn replay_after_loss(&self, ended: &SharedOutcome) -> Result<T, E> {
-        self.replay_as(CallOutcome::Superseded, ended, Source::Replayed)
+        self.replay_as(CallOutcome::Superseded, ended, ResultSource::Replayed)
     }
 
     fn replay_as(
         &self,
         outcome: CallOutcome,
         ended: &SharedOutcome,
-        source: Source,
+        source: ResultSource,
     ) -> Result<T, E> {
         let result = match self.codecs.decode(&ended.outcome) {
             Ok(result) => result,
@@ -111,7 +111,7 @@ impl<T, E> CallContext<T, E> {
     pub(in crate::engine) fn record_executed(&self, outcome: CallOutcome, attempt: u32) {
         self.report.end(outcome);
         if let Some(observer) = &self.observer {
-            observer.record(Source::Executed, attempt, SystemTime::now());
+            observer.record(ResultSource::Executed, attempt, SystemTime::now());
         }
     }
 }
