@@ -74,7 +74,7 @@ findings! {
     /// An error that was declared to prove that nothing was done, after an effect.
     RetriedAfterEffect: "retried-after-effect",
         "an error released the key although the effect had happened, and the next call repeated it",
-        "name in `retry_err` only errors which prove that nothing was done; a lost answer proves nothing";
+        "name in `release_err` only errors which prove that nothing was done; a lost answer proves nothing";
     /// A reconcile question that missed an effect.
     ReconcileMisses: "reconcile-misses",
         "`reconcile` was asked after a crash, did not see the effect, and it was repeated",

@@ -67,7 +67,7 @@ mod webhook {
     use super::*;
 
     #[idempotent(key = event, ttl = "30d", name = "orders.ship", store = idem, skip(warehouse),
-                 on_crash = refuse, retry_err = Fail::Closed)]
+                 on_crash = refuse, release_err = Fail::Closed)]
     async fn ship(idem: &Idem, warehouse: &Provider, event: &str, order: u64) -> Result<u64, Fail> {
         Ok(warehouse
             .send_without_key(format!("parcel for {order}"))
@@ -75,7 +75,7 @@ mod webhook {
     }
 
     #[idempotent(key = event, ttl = "30d", name = "orders.ship_or_look", store = idem, skip(warehouse),
-                 on_crash = reconcile(look_up(warehouse, order)), retry_err = Fail::Closed)]
+                 on_crash = reconcile(look_up(warehouse, order)), release_err = Fail::Closed)]
     async fn ship_or_look(
         idem: &Idem,
         warehouse: &Provider,

@@ -499,7 +499,7 @@ mod refuse {
     #[test]
     fn an_error_that_proves_that_nothing_was_done() {
         #[idempotent(key = key, ttl = "24h", name = "r.nothing", store = idem, on_crash = refuse,
-                     retry_err = Fail::Declined, skip(printer, paper))]
+                     release_err = Fail::Declined, skip(printer, paper))]
         async fn print(
             idem: &Idem,
             printer: &Provider,

@@ -72,7 +72,7 @@ impl Service {
 
     /// Charges at most once.
     #[idempotent(key = key, ttl = "24h", name = "crash.refuse", store = self.idem, lease = "400ms",
-                 on_crash = refuse, retry_err = ChargeError::TimedOut)]
+                 on_crash = refuse, release_err = ChargeError::TimedOut)]
     pub(crate) async fn refuse(&self, key: &str) -> Result<String, ChargeError> {
         self.charge("refuse", key).await
     }

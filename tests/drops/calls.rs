@@ -125,7 +125,7 @@ pub(crate) fn entries<H: AnyFixture>() -> Vec<Entry<H>> {
                 let call = Call::new("drops.run_with", &trace.key, "request", TTL);
                 let call = call.on_crash(OnCrash::Refuse);
                 let idem = &fixture.base().idem;
-                let handling = RunOptions::new().retry_err(|_: &Failure| false);
+                let handling = RunOptions::new().release_err(|_: &Failure| false);
                 idem.run_with(call, handling, async |_| Ok(trace.body().await))
                     .await
             },

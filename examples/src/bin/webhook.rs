@@ -65,7 +65,7 @@ impl Shop {
         name = SHIP,
         store = self.idem,
         on_crash = refuse,
-        retry_err = ShipError::Closed,
+        release_err = ShipError::Closed,
     )]
     async fn ship(&self, paid: &Paid) -> Result<Shipped, ShipError> {
         let parcel = self.warehouse.send(paid.order).await?;
@@ -79,7 +79,7 @@ impl Shop {
         name = "orders.ship_or_look",
         store = self.idem,
         on_crash = reconcile(self.look_up(paid)),
-        retry_err = ShipError::Closed,
+        release_err = ShipError::Closed,
     )]
     async fn ship_or_look(&self, paid: &Paid) -> Result<Shipped, ShipError> {
         let parcel = self.warehouse.send(paid.order).await?;
@@ -168,7 +168,7 @@ async fn main() -> anyhow::Result<()> {
     story.tell("the provider repeats it", &repeated, 1)?;
     ensure!(repeated.source() == Some(ResultSource::Replayed));
 
-    // A closed warehouse proves that nothing was sent (`retry_err`), so the next webhook may try again.
+    // A closed warehouse proves that nothing was sent (`release_err`), so the next webhook may try again.
     let order_2 = paid(2);
     shop.set_fault(Fault::Closed);
     let closed = shop.receive(&order_2, Handler::Refuse).await;

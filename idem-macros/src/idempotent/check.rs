@@ -56,7 +56,7 @@ pub(super) fn check(
         options.name = Some(Given::in_place_of("name", parse_quote!("")));
     }
     check_required(options, function, errors);
-    check_retry_err(options, errors);
+    check_release_err(options, errors);
     check_patterns(options, errors);
     check_issued(options, errors);
     check_member_digests(options, errors);
@@ -109,19 +109,19 @@ fn check_required(options: &Options, function: &Function, errors: &mut Errors) {
     }
 }
 
-fn check_retry_err(options: &Options, errors: &mut Errors) {
+fn check_release_err(options: &Options, errors: &mut Errors) {
     let reruns = matches!(
         value(options.on_crash.as_ref()),
         None | Some(OnCrash::Rerun)
     );
-    if let Some(retry_err) = &options.retry_err
+    if let Some(release_err) = &options.release_err
         && reruns
         && options.tx.is_none()
         && !options.was_tried("on_crash")
     {
         errors.at(
-            &retry_err.option,
-            "`retry_err` has no effect here: the next call runs the body again after every error that does not match \
+            &release_err.option,
+            "`release_err` has no effect here: the next call runs the body again after every error that does not match \
              `replay_err`; remove it, or add `on_crash = refuse` or `on_crash = reconcile(...)`",
         );
     }

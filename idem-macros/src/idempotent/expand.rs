@@ -322,11 +322,11 @@ impl Idempotent {
         attempt.map(|attempt| quote!(let #attempt = #running.attempt();))
     }
 
-    /// Closure that gets the kind of an `Err` from `replay_err` and `retry_err`.
+    /// Closure that gets the finality of an `Err` from `replay_err` and `release_err`.
     fn classify(&self) -> TokenStream {
         let error = local("error");
         // The compiler reports what a guard borrows at the patterns.
-        let mut patterns = self.replay_err.iter().chain(&self.retry_err);
+        let mut patterns = self.replay_err.iter().chain(&self.release_err);
         let at = match patterns.next() {
             Some(pattern) => Extent::of(pattern).generated(),
             None => Extent::at(self.stage_span()),
@@ -338,14 +338,14 @@ impl Idempotent {
                 quote_spanned!(at.first=> #p::Finality::Unknown)
             }
         };
-        if self.replay_err.is_none() && self.retry_err.is_none() {
+        if self.replay_err.is_none() && self.release_err.is_none() {
             return quote_spanned!(at.first=> |_| #unmatched);
         }
         let replay = self.replay_err.iter();
-        let retry = self.retry_err.iter();
+        let release = self.release_err.iter();
         let arms = quote! {
             #(#replay => #p::Finality::Final,)*
-            #(#retry => #p::Finality::Transient,)*
+            #(#release => #p::Finality::Transient,)*
             #[allow(unreachable_patterns)]
             _ => #unmatched,
         };
@@ -363,9 +363,9 @@ impl Idempotent {
         quote!(#closure #body)
     }
 
-    /// Returns whether a guard of `replay_err` or `retry_err` uses this name.
+    /// Returns whether a guard of `replay_err` or `release_err` uses this name.
     fn is_used_in_guards(&self, name: &Ident) -> bool {
-        let patterns = self.replay_err.iter().chain(&self.retry_err);
+        let patterns = self.replay_err.iter().chain(&self.release_err);
         patterns.cloned().any(|pattern| mentions(pattern, name))
     }
 

@@ -49,7 +49,7 @@ pub(super) struct Idempotent {
     pub(super) after_crash: AfterCrash,
     pub(super) transaction: Option<Transaction>,
     pub(super) replay_err: Option<TokenStream>,
-    pub(super) retry_err: Option<TokenStream>,
+    pub(super) release_err: Option<TokenStream>,
     /// Constants and unit variants that are the whole of a pattern.
     pub(super) constants: Vec<Ident>,
     pub(super) attempt: Option<Ident>,
@@ -110,7 +110,7 @@ impl Idempotent {
         let exprs = Exprs {
             self_name: async_trait.as_ref().and_then(AsyncTrait::self_name),
         };
-        let patterns = [&options.replay_err, &options.retry_err];
+        let patterns = [&options.replay_err, &options.release_err];
         let patterns = patterns.into_iter().flatten();
         let constants = patterns.filter_map(|pattern| pattern.value.constant().cloned());
         let constants = constants.collect();
@@ -155,7 +155,7 @@ impl Idempotent {
                 }
             }),
             replay_err: options.replay_err.map(|it| exprs.pattern(it.value)),
-            retry_err: options.retry_err.map(|it| exprs.pattern(it.value)),
+            release_err: options.release_err.map(|it| exprs.pattern(it.value)),
             constants,
             attempt: options.attempt.map(|attempt| attempt.value),
             borrowed: params.borrowed,

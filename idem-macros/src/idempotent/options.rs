@@ -155,8 +155,8 @@ declare_options! {
         name: "replay_err",
         value: values::error_pattern,
     }
-    retry_err: ErrorPattern {
-        name: "retry_err",
+    release_err: ErrorPattern {
+        name: "release_err",
         value: values::error_pattern,
         refused_with_tx: "every error that does not match `replay_err` rolls the body back",
     }

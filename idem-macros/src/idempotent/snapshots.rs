@@ -53,7 +53,7 @@ fn method() {
 fn refuse() {
     check(
         r#"key = key, ttl = TTL, lease = "90s", wait = "0ms", deadline = Instant::now(),
-           on_crash = refuse, on_store_error = run, replay_err = Error::Declined | Error::Expired, retry_err = Error::Http(status) if *status == 503"#,
+           on_crash = refuse, on_store_error = run, replay_err = Error::Declined | Error::Expired, release_err = Error::Http(status) if *status == 503"#,
         "async fn charge(key: String, amount: u64) -> Result<Receipt, Error> { pay(key, amount).await }",
         &expect_file!["snapshots/refuse.rs"],
     );
@@ -63,7 +63,7 @@ fn refuse() {
 fn detached() {
     check(
         r#"key = key, ttl = "24h", store = idem, detached, attempt = attempt, on_crash = refuse,
-           retry_err = Error::Http(status) if attempt.number() == 1"#,
+           release_err = Error::Http(status) if attempt.number() == 1"#,
         "async fn charge(idem: &Idem, key: &str, (amount, bank): (u64, Bank)) -> Result<Receipt, Error> {
             bank.pay(amount, attempt.downstream_key(\"bank\")).await
         }",

@@ -391,7 +391,7 @@ fn future_of(closure: &ExprClosure) -> String {
     }
 }
 
-/// Parses the pattern of `replay_err` or `retry_err`, with its guard.
+/// Parses the pattern of `replay_err` or `release_err`, with its guard.
 pub(super) fn error_pattern(option: &Ident, input: ParseStream) -> Result<ErrorPattern> {
     equals(option, &Hint::Example("MyError::Declined { .. }"), input)?;
     if let Some(closure) = closure(input) {

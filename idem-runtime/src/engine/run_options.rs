@@ -58,7 +58,7 @@ pub struct RunOptions<'a, T, E> {
 /// Classifier of the body's errors.
 pub(super) struct ErrorClassifier<'a, E> {
     replay: Option<Matcher<'a, E>>,
-    retry: Option<Matcher<'a, E>>,
+    release: Option<Matcher<'a, E>>,
 }
 
 type Matcher<'a, E> = Box<dyn Fn(&E) -> bool + Send + Sync + 'a>;
@@ -74,7 +74,7 @@ impl<'a, T, E> RunOptions<'a, T, E> {
         Self {
             classifier: ErrorClassifier {
                 replay: None,
-                retry: None,
+                release: None,
             },
             stored: None,
             reconcile: None,
@@ -95,8 +95,8 @@ impl<'a, T, E> RunOptions<'a, T, E> {
     /// Marks matching errors as proof that nothing was done: the key is released. Meant for `refuse` and `reconcile`;
     /// under `rerun` every error that is not final is treated this way.
     #[must_use]
-    pub fn retry_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self {
-        self.classifier.retry = Some(Box::new(matches));
+    pub fn release_err(mut self, matches: impl Fn(&E) -> bool + Send + Sync + 'a) -> Self {
+        self.classifier.release = Some(Box::new(matches));
         self
     }
 
@@ -119,7 +119,7 @@ impl<E> ErrorClassifier<'_, E> {
         };
         if matched(&self.replay) {
             Finality::Final
-        } else if on_crash == OnCrash::Rerun || matched(&self.retry) {
+        } else if on_crash == OnCrash::Rerun || matched(&self.release) {
             Finality::Transient
         } else {
             Finality::Unknown
@@ -144,9 +144,9 @@ impl<'a, T, E> RunOptions<'a, T, E> {
         E: From<Error>,
     {
         let errors = error_codec(self.stored);
-        let stray = match (&self.reconcile, &self.classifier.retry) {
+        let stray = match (&self.reconcile, &self.classifier.release) {
             (Some(_), _) => Some("reconcile"),
-            (None, Some(_)) => Some("retry_err"),
+            (None, Some(_)) => Some("release_err"),
             (None, None) => None,
         };
         let call = match stray {

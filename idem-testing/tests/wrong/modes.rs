@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_lost_answer_that_releases_the_key() {
-    #[idempotent(key = key, ttl = "1h", name = "w.retry_all", store = idem, on_crash = refuse, retry_err = all, skip(bank))]
+    #[idempotent(key = key, ttl = "1h", name = "w.release_all", store = idem, on_crash = refuse, release_err = all, skip(bank))]
     async fn charge(idem: &Idem, bank: &Provider, key: &str) -> Result<u64, Fail> {
         Ok(bank.send_without_key("charge").await?)
     }
@@ -16,18 +16,18 @@ fn a_lost_answer_that_releases_the_key() {
             retried-after-effect: an error released the key although the effect had happened, and the next call repeated it
               the effect happened 2 times, and undisturbed it happens once
                 1. call 1 begins in process A
-                2. process A claims w.retry_all: attempt 1
+                2. process A claims w.release_all: attempt 1
                 3. bank gets `charge` without a key: effect 1
                 4. the answer of bank is lost
                 5. process A releases the key
                 6. call 1 returns Err(Provider)
                 7. 31s pass, longer than the lease
                 8. call 2 begins in process B
-                9. process B claims w.retry_all: attempt 2
+                9. process B claims w.release_all: attempt 2
                10. bank gets `charge` without a key: effect 2
                11. process B stores the result
                12. call 2 returns Ok(2)
-              do:     name in `retry_err` only errors which prove that nothing was done; a lost answer proves nothing
+              do:     name in `release_err` only errors which prove that nothing was done; a lost answer proves nothing
               repeat: .only("answer of provider request 1 lost")
               read:   https://idem-rs.github.io/idem/findings.html#retried-after-effect
         "#]],

@@ -145,7 +145,7 @@ pub(super) async fn rerun(idem: &Idem, book: &Book, key: &str) -> Result<String,
 
 /// Charges at most once.
 #[idempotent(key = key, ttl = "24h", name = "mixed.refuse", store = idem, on_crash = refuse,
-             retry_err = ChargeError::Failed, skip(book))]
+             release_err = ChargeError::Failed, skip(book))]
 pub(super) async fn refuse(idem: &Idem, book: &Book, key: &str) -> Result<String, ChargeError> {
     charge_leased(book, "refuse", key).await
 }

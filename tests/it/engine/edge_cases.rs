@@ -287,7 +287,7 @@ async fn an_answer_stays_the_same_under_many_faults_and_cancellations() {
                 tokio::time::sleep(ms(begins)).await;
                 let call = call("k", 1).on_crash(on_crash).wait(LEASE * 4);
                 let handling =
-                    RunOptions::new().retry_err(|error| matches!(error, Failure::TimedOut));
+                    RunOptions::new().release_err(|error| matches!(error, Failure::TimedOut));
                 let run = service.run_with(call, handling, async |_| {
                     let done = (!fails).then(|| effects.happen());
                     tokio::time::sleep(ms(lasts)).await;

@@ -10,7 +10,7 @@ use super::{Effects, Failure, LEASE, call, idem, refusal};
 fn handling<'a>() -> RunOptions<'a, u32, Failure> {
     RunOptions::new()
         .replay_err(|error| matches!(error, Failure::Declined(_)))
-        .retry_err(|error| matches!(error, Failure::TimedOut))
+        .release_err(|error| matches!(error, Failure::TimedOut))
 }
 
 async fn fail(
@@ -76,7 +76,7 @@ async fn a_released_key_keeps_its_attempt_number_and_its_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_refuse_and_reconcile_only_retry_err_releases_the_key() {
+async fn under_refuse_and_reconcile_only_release_err_releases_the_key() {
     for on_crash in [OnCrash::Refuse, OnCrash::Reconcile] {
         let (idem, effects) = (idem(), Effects::default());
         let call = || call("k", 1).on_crash(on_crash);

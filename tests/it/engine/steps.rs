@@ -266,7 +266,7 @@ async fn a_step_that_could_not_be_saved_is_unknown_and_the_key_is_not_released()
             faults.always(Op::SaveStep, fault.clone());
             let began = Instant::now();
             // As if the body took the error for a proof that nothing was done.
-            let handling = RunOptions::new().retry_err(|_| true);
+            let handling = RunOptions::new().release_err(|_| true);
             let call = call("k", 1).on_crash(on_crash);
             let failed = idem.run_with(call, handling, async |attempt| {
                 ledger.step(&attempt, "charge").await

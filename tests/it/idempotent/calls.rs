@@ -41,7 +41,7 @@ async fn a_call_inside_of_itself_is_refused_and_not_a_deadlock() {
 
 #[idempotent(
     key = key, ttl = "1h", store = bank, name = "outer", attempt = attempt, skip(fails),
-    on_crash = refuse, retry_err = Failure::TimedOut,
+    on_crash = refuse, release_err = Failure::TimedOut,
 )]
 async fn outer(bank: &Bank, key: &str, fails: bool) -> Result<String, Failure> {
     let (inner, provenance) = with_provenance(inner(bank, key)).await;

@@ -152,7 +152,7 @@ async fn another_request_does_not_run_reconcile() {
         bank.store().purge_nothing(amount);
         Ok(Reconciled::Done(*amount as u32 + part))
     }),
-    retry_err = Failure::TimedOut,
+    release_err = Failure::TimedOut,
 )]
 async fn in_place(
     bank: &Bank,

@@ -281,7 +281,7 @@ async fn drain_waits_for_the_bodies_whose_callers_left() {
     key = key, ttl = "1h", store = bank, attempt = attempt, detached,
     on_crash = reconcile(asked(&attempt)),
     replay_err = Failure::Declined(_),
-    retry_err = Failure::Status(status) if u32::from(*status) == attempt.number(),
+    release_err = Failure::Status(status) if u32::from(*status) == attempt.number(),
 )]
 async fn fails(
     bank: &Bank,

@@ -1,4 +1,4 @@
-//! `replay_err`, `retry_err` and `on_store_error`: the treatment of each `Err`, and calls without a working store.
+//! `replay_err`, `release_err` and `on_store_error`: the treatment of each `Err`, and calls without a working store.
 
 use idem_runtime::conformance::faults::Op;
 use idem_runtime::{Error, RecordState, idempotent};
@@ -109,7 +109,7 @@ async fn a_guard_sees_the_attempt_even_if_the_body_consumed_it() {
     key = key, ttl = "1h", store = bank, name = "careful", skip(failure),
     on_crash = refuse,
     replay_err = Failure::Declined(_),
-    retry_err = Failure::TimedOut | Failure::Status(503),
+    release_err = Failure::TimedOut | Failure::Status(503),
 )]
 async fn careful(bank: &Bank, key: &str, failure: Option<Failure>) -> Result<u32, Failure> {
     let payment = bank.pay();

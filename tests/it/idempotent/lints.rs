@@ -76,7 +76,7 @@ async fn least(bank: &Bank, key: &str) -> Result<u32, Error> {
     attempt = attempt,
     on_crash = reconcile(lookup(bank, &attempt, &amount)),
     replay_err = Failure::Declined(_) | Failure::Status(400..=499),
-    retry_err = Failure::Status(status) if *status == 503,
+    release_err = Failure::Status(status) if *status == 503,
     on_store_error = run,
 )]
 async fn everything(
@@ -147,7 +147,7 @@ async fn patterns<T: Fingerprint + Clone + Sync>(
 
 /// A body in a task of its own, with an attempt that only a guard uses.
 #[idempotent(key = key, ttl = "1h", store = bank, name = "lints.detached", detached, attempt = attempt,
-             on_crash = refuse, retry_err = Failure::Status(status) if u32::from(*status) == attempt.number())]
+             on_crash = refuse, release_err = Failure::Status(status) if u32::from(*status) == attempt.number())]
 async fn detached(bank: &Bank, key: String, (left, right): (u32, u32)) -> Result<u32, Failure> {
     if key.is_empty() {
         return Err(Failure::TimedOut);

@@ -125,7 +125,7 @@ async fn options_for_crashes_are_refused<S: Orders>(shop: Arc<Shop<S>>) {
             RunOptions::new(),
         ),
         (call("a").run_on_store_error(), RunOptions::new()),
-        (call("a"), RunOptions::new().retry_err(|_| true)),
+        (call("a"), RunOptions::new().release_err(|_| true)),
         (
             call("a"),
             RunOptions::new().reconcile(async |_| Ok(idem_runtime::Reconciled::Unknown)),

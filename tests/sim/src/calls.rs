@@ -53,7 +53,7 @@ async fn rerun(
 }
 
 #[idempotent(key = key, ttl = service.ttl, wait = service.wait, name = "sim.refuse", fingerprint = request, store = idem,
-             on_crash = refuse, replay_err = SimError::Final { .. }, retry_err = SimError::NothingDone { .. },
+             on_crash = refuse, replay_err = SimError::Final { .. }, release_err = SimError::NothingDone { .. },
              attempt = attempt)]
 async fn refuse(
     idem: &Idem<SimStore>,
@@ -66,7 +66,7 @@ async fn refuse(
 
 #[idempotent(key = key, ttl = service.ttl, wait = service.wait, name = "sim.reconcile", fingerprint = request,
              store = idem, on_crash = reconcile(service.reconcile(request)), replay_err = SimError::Final { .. },
-             retry_err = SimError::NothingDone { .. }, attempt = attempt)]
+             release_err = SimError::NothingDone { .. }, attempt = attempt)]
 async fn reconcile(
     idem: &Idem<SimStore>,
     key: &str,
@@ -122,7 +122,7 @@ async fn unprotected(
 }
 
 #[idempotent(key = key, ttl = service.ttl, wait = service.wait, name = "sim.refuse", fingerprint = request, store = idem,
-             on_crash = refuse, replay_err = SimError::Final { .. }, retry_err = SimError::NothingDone { .. },
+             on_crash = refuse, replay_err = SimError::Final { .. }, release_err = SimError::NothingDone { .. },
              attempt = attempt, detached)]
 async fn refuse_detached(
     idem: Idem<SimStore>,
@@ -215,11 +215,11 @@ impl Service {
             Mode::Recover => (call.recover_with(&self.input(request)), options),
             Mode::Refuse => (
                 call.on_crash(OnCrash::Refuse),
-                options.retry_err(nothing_done),
+                options.release_err(nothing_done),
             ),
             Mode::Reconcile => {
                 let service = self.clone();
-                let options = options.retry_err(nothing_done).reconcile(move |_| {
+                let options = options.release_err(nothing_done).reconcile(move |_| {
                     let service = service.clone();
                     async move { service.reconcile(request).await }
                 });

@@ -6,7 +6,7 @@ use idem_runtime::{Error, idempotent};
     key = key,
     ttl = "24h",
     on_crash = refuse,
-    retry_err = Error::Store(_) if key.is_empty()
+    release_err = Error::Store(_) if key.is_empty()
 )]
 async fn charge(key: String) -> Result<String, Error> {
     Ok(key)

@@ -31,7 +31,7 @@ async fn alternative(key: &str) -> Result<usize, ChargeError> {
     Ok(key.len())
 }
 
-#[idempotent(key = key, ttl = "24h", on_crash = refuse, retry_err = error)]
+#[idempotent(key = key, ttl = "24h", on_crash = refuse, release_err = error)]
 async fn variable(key: &str) -> Result<usize, ChargeError> {
     Ok(key.len())
 }

@@ -8,7 +8,7 @@ async fn refuse(idem: &Idem<SqliteStore>, key: &str) -> Result<u64, Error> {
     Ok(1)
 }
 
-#[idempotent(key = key, ttl = "24h", store = idem, tx = tx, lease = "30s", retry_err = Error::Unrecorded,
+#[idempotent(key = key, ttl = "24h", store = idem, tx = tx, lease = "30s", release_err = Error::Unrecorded,
              on_store_error = run)]
 async fn others(idem: &Idem<SqliteStore>, key: &str) -> Result<u64, Error> {
     let _ = (idem, key);

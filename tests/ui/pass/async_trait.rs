@@ -121,7 +121,7 @@ impl Charges for Service {
         store = self.idem,
         attempt = attempt,
         on_crash = reconcile(self.lookup(&attempt)),
-        retry_err = Error::KeyReused
+        release_err = Error::KeyReused
     )]
     async fn asked(&self, key: &str) -> Result<u64, Error> {
         drop(attempt);

@@ -42,7 +42,7 @@ impl Settings {
     ttl = "24h",
     on_store_error = run,
     attempt = attempt,
-    retry_err = ChargeError::Timeout,
+    release_err = ChargeError::Timeout,
     on_crash = refuse,
     member_digests,
     lease = "1500ms",
@@ -171,7 +171,7 @@ async fn all_errors(key: String) -> Result<String, ChargeError> {
     ttl = "7d",
     on_crash = refuse,
     replay_err = ChargeError::Refused(status) if *status < 500,
-    retry_err = | ChargeError::Refused(500..=599) | ChargeError::Timeout if true,
+    release_err = | ChargeError::Refused(500..=599) | ChargeError::Timeout if true,
 )]
 async fn guards(key: &&u64) -> Result<u64, ChargeError> {
     Ok(**key)

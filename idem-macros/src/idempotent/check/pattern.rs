@@ -1,4 +1,4 @@
-//! Checks the patterns of `replay_err` and `retry_err`.
+//! Checks the patterns of `replay_err` and `release_err`.
 
 use proc_macro2::Ident;
 use syn::{Lit, Pat, PatSlice, PatTuple, PatTupleStruct, Path};
@@ -12,11 +12,11 @@ use crate::idempotent::values::ErrorPattern;
 pub(super) fn check_patterns(options: &mut Options, errors: &mut Errors) {
     const REPLAYED: &str =
         "a transient one too would be replayed until the `ttl` is over: name those that are final";
-    const RETRIED: &str =
+    const RELEASED: &str =
         "the body would run again after an effect too: name those that prove that nothing was done";
     for (given, consequence) in [
         (&mut options.replay_err, REPLAYED),
-        (&mut options.retry_err, RETRIED),
+        (&mut options.release_err, RELEASED),
     ] {
         let Some(Given {
             option,
