@@ -51,7 +51,7 @@ pub(crate) mod transaction;
 pub(crate) mod typed;
 
 pub use self::attempt::Attempt;
-pub use self::builder::Builder;
+pub use self::builder::IdemBuilder;
 pub use self::call::Call;
 pub use self::idem::Idem;
 pub use self::install::AlreadyInstalled;

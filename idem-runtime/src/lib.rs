@@ -122,7 +122,7 @@ pub mod __private;
 #[doc(inline)]
 pub use crate::codec::{Codec, StoredValue};
 pub use crate::engine::{
-    AlreadyInstalled, Attempt, Builder, Call, Finality, Idem, Provenance, Purger, PurgerGuard,
+    AlreadyInstalled, Attempt, Call, Finality, Idem, IdemBuilder, Provenance, Purger, PurgerGuard,
     Reconciled, RecordChanges, Records, Recovery, RecoveryGuard, ResultSource, RunOptions,
     TypedOperation, with_provenance,
 };

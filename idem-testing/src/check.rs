@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use idem_runtime::store::Store;
-use idem_runtime::{Builder, Idem};
+use idem_runtime::{Idem, IdemBuilder};
 
 use crate::call::{Answer, End, LocalBox};
 use crate::clock::Clock;
@@ -97,7 +97,7 @@ where
 }
 
 type Classifier<'a, E> = Box<dyn Fn(&E) -> bool + 'a>;
-type Configure<'a> = Box<dyn Fn(Builder<TestStore>) -> Builder<TestStore> + 'a>;
+type Configure<'a> = Box<dyn Fn(IdemBuilder<TestStore>) -> IdemBuilder<TestStore> + 'a>;
 
 /// A check that was begun by [`check`], [`check_on`] or another function of this crate.
 #[must_use = "a check runs when one of its `assert_...` methods or `report` is called"]
@@ -157,7 +157,7 @@ impl<'a, P: Place, T: Debug + 'a, E: Debug + 'a> Check<'a, P, T, E> {
     /// Configures the handle of each process: lease, wait, secrets, limits.
     pub fn configure(
         mut self,
-        configure: impl Fn(Builder<TestStore>) -> Builder<TestStore> + 'a,
+        configure: impl Fn(IdemBuilder<TestStore>) -> IdemBuilder<TestStore> + 'a,
     ) -> Self {
         self.configure = Some(Box::new(configure));
         self

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use idem_runtime::store::Store;
-use idem_runtime::{Builder, Idem, MemoryStore};
+use idem_runtime::{Idem, IdemBuilder, MemoryStore};
 
 use crate::call::LocalBox;
 use crate::store::TestStore;
@@ -193,7 +193,7 @@ impl<S: Store> Place for Fresh<S> {
 /// Handle of one process on an opened store. A function of the erased type sees the recording store itself.
 pub(crate) fn handle<S: Store + ?Sized>(
     opened: &Opened<S>,
-    builder: Builder<TestStore>,
+    builder: IdemBuilder<TestStore>,
 ) -> Idem<S> {
     builder.build_seen_as(Arc::clone(&opened.seen))
 }

@@ -24,7 +24,7 @@ use crate::store::Store;
 /// assert_eq!(idem.policy().lease, Duration::from_secs(10));
 /// ```
 #[derive(Debug)]
-pub struct Builder<S> {
+pub struct IdemBuilder<S> {
     store: S,
     policy: Policy,
     secrets: Vec<Secret>,
@@ -40,8 +40,8 @@ impl<S: Store> Idem<S> {
     }
 
     /// A builder for a handle on this store, to set its policy.
-    pub fn builder(store: S) -> Builder<S> {
-        Builder {
+    pub fn builder(store: S) -> IdemBuilder<S> {
+        IdemBuilder {
             store,
             policy: Policy::default(),
             secrets: Vec::new(),
@@ -52,7 +52,7 @@ impl<S: Store> Idem<S> {
     }
 }
 
-impl<S: Store> Builder<S> {
+impl<S: Store> IdemBuilder<S> {
     /// Lease duration: how long a claim stays valid without renewal. Default 30 s.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {

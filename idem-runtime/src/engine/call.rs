@@ -273,9 +273,9 @@ impl Call {
     /// more, and the record has at most 1,024 bytes more: 8 for each member. No digests are stored of a request with more
     /// than 127 members at its first level.
     ///
-    /// The handle needs a [`fingerprint_secret`](super::Builder::fingerprint_secret), with which the digests are signed:
-    /// without one, a reader of the store could guess each member on its own. Otherwise the call is refused with
-    /// [`InvalidCall::NoMemberSecret`].
+    /// The handle needs a [`fingerprint_secret`](super::IdemBuilder::fingerprint_secret), with which the digests are
+    /// signed: without one, a reader of the store could guess each member on its own. Otherwise the call is refused
+    /// with [`InvalidCall::NoMemberSecret`].
     #[must_use]
     pub fn member_digests(self, request: &(impl Fingerprint + ?Sized)) -> Self {
         self.with(|inputs| {

@@ -48,9 +48,9 @@ impl<S: Store + ?Sized> Idem<S> {
     /// Every later request with it gets the stored result, even after the token has expired. A key that was not issued
     /// this way is refused. The record is kept at least for the token's `ttl`, so that a used token stays used.
     ///
-    /// The handle needs a [`fingerprint_secret`](super::Builder::fingerprint_secret), the same in all processes that
-    /// issue and accept tokens. The operation is named as the function names it, `name = "..."`: a token valid for any
-    /// operation could be used once in each. The scope is the call's whole scope, the key's own scope included; use
+    /// The handle needs a [`fingerprint_secret`](super::IdemBuilder::fingerprint_secret), the same in all processes
+    /// that issue and accept tokens. The operation is named as the function names it, `name = "..."`: a token valid for
+    /// any operation could be used once in each. The scope is the call's whole scope, the key's own scope included; use
     /// [`Scope::none`] if there is none.
     ///
     /// # Errors

@@ -254,7 +254,7 @@ impl LayerBuilder {
     /// Stores digests of the members of each request, so that `idem explain --http --request` names those that differ
     /// from another request with the same key: method, path, query, content type, and the members of a JSON body.
     /// [`Call::member_digests`](crate::Call::member_digests) says what they cost. The handle needs a
-    /// [`fingerprint_secret`](crate::engine::Builder::fingerprint_secret).
+    /// [`fingerprint_secret`](crate::IdemBuilder::fingerprint_secret).
     pub fn member_digests(mut self) -> Self {
         self.config.member_digests = true;
         self
