@@ -33,8 +33,10 @@ pub enum ClientError {
     InvalidHeader,
     /// The key cannot be sent without quotes: it begins with a quote, or surrounding spaces would be lost. Nothing was
     /// sent.
-    #[error("a key that begins with a quote, or begins or ends with a space, cannot be sent bare")]
-    NotBare,
+    #[error(
+        "a key that begins with a quote, or begins or ends with a space, cannot be sent without quotes"
+    )]
+    NeedsQuotes,
     /// The request carries a [`Job`](super::Job), and no journal is set. Nothing was sent.
     #[error("the request names a job, and the middleware has no journal to keep its key in")]
     NoJournal,

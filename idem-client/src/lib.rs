@@ -122,7 +122,7 @@ pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(structured::IDEM
 pub struct IdempotencyMiddleware {
     policy: RetryPolicy,
     header: HeaderName,
-    bare: bool,
+    unquoted: bool,
     fresh: fn() -> Key,
     journal: Option<Journal>,
 }
@@ -154,7 +154,7 @@ impl IdempotencyMiddleware {
         Self {
             policy: RetryPolicy::new(),
             header: IDEMPOTENCY_KEY,
-            bare: false,
+            unquoted: false,
             fresh: Key::generate,
             journal: None,
         }
@@ -183,8 +183,8 @@ impl IdempotencyMiddleware {
 
     /// Sends keys without quotes, for services that do not read structured fields.
     #[must_use]
-    pub fn bare(mut self) -> Self {
-        self.bare = true;
+    pub fn unquoted(mut self) -> Self {
+        self.unquoted = true;
         self
     }
 
@@ -258,8 +258,8 @@ impl IdempotencyMiddleware {
             }
             _ => return Ok(None),
         };
-        let value = if self.bare {
-            wire::bare(&held.key).ok_or(ClientError::NotBare)?
+        let value = if self.unquoted {
+            wire::unquoted(&held.key).ok_or(ClientError::NeedsQuotes)?
         } else {
             wire::quoted(&held.key).ok_or(ClientError::InvalidHeader)?
         };

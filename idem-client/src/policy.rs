@@ -32,7 +32,7 @@ pub enum Conflicts {
     /// a permanent conflict would be reported minutes late, after all retries. Services that use idem mark their
     /// replies.
     #[default]
-    AsSaid,
+    Final,
     /// Still being processed, so the request is retried, unless the reply says otherwise. The meaning in
     /// draft-ietf-httpapi-idempotency-key-header-07, section 2.7, where 409 is the only error that needs no correction.
     InProgress,
@@ -43,7 +43,7 @@ pub enum Conflicts {
 
 impl Conflicts {
     /// Explicit mark of a 409 in its headers, in this service's form: true if the conflict is temporary.
-    pub(super) fn said(self, headers: &HeaderMap) -> Option<bool> {
+    pub(super) fn mark(self, headers: &HeaderMap) -> Option<bool> {
         match (self, headers.get("stripe-should-retry")?.as_bytes()) {
             (Self::Stripe, b"true") => Some(true),
             (Self::Stripe, b"false") => Some(false),
@@ -52,9 +52,9 @@ impl Conflicts {
     }
 
     /// True if a 409 without any mark is temporary.
-    pub(super) const fn passes_unless_said(self) -> bool {
+    pub(super) const fn is_temporary_unless_marked(self) -> bool {
         match self {
-            Self::AsSaid => false,
+            Self::Final => false,
             Self::InProgress | Self::Stripe => true,
         }
     }
@@ -62,13 +62,13 @@ impl Conflicts {
 
 impl RetryPolicy {
     /// 10 retries within two minutes, each try 30 s at most, with pauses of up to 200 ms at first and up to 10 s later.
-    /// A 409 is final unless the reply says otherwise, see [`Conflicts::AsSaid`].
+    /// A 409 is final unless the reply says otherwise, see [`Conflicts::Final`].
     pub const fn new() -> Self {
         Self {
             retries: 10,
             total: Duration::from_secs(120),
             per_try: Duration::from_secs(30),
-            conflicts: Conflicts::AsSaid,
+            conflicts: Conflicts::Final,
             first: Duration::from_millis(200),
             longest: Duration::from_secs(10),
         }
@@ -149,8 +149,8 @@ mod tests {
         for (value, marks) in [("true", Some(true)), ("false", Some(false)), ("yes", None)] {
             let mut headers = HeaderMap::new();
             headers.insert("stripe-should-retry", HeaderValue::from_static(value));
-            assert_eq!(Conflicts::Stripe.said(&headers), marks);
-            assert_eq!(Conflicts::AsSaid.said(&headers), None);
+            assert_eq!(Conflicts::Stripe.mark(&headers), marks);
+            assert_eq!(Conflicts::Final.mark(&headers), None);
         }
     }
 }

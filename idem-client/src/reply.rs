@@ -115,7 +115,7 @@ async fn read(response: Response, conflicts: Conflicts) -> Result<Reply, SendErr
     let asked = retry_after(response.headers());
     let is_conflict = status == StatusCode::CONFLICT;
     // A reply that says itself whether it is temporary takes precedence over the meaning of its status.
-    let said = conflicts.said(response.headers()).or(asked.map(|_| true));
+    let said = conflicts.mark(response.headers()).or(asked.map(|_| true));
     let may_tell = is_conflict && said.is_none() && is_problem(&response);
     let is_short = response
         .content_length()
@@ -128,7 +128,7 @@ async fn read(response: Response, conflicts: Conflicts) -> Result<Reply, SendErr
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => true,
         _ if is_conflict => said
             .or_else(|| says_retryable(&begin).filter(|_| may_tell))
-            .unwrap_or(conflicts.passes_unless_said()),
+            .unwrap_or(conflicts.is_temporary_unless_marked()),
         status => status.is_server_error(),
     };
     Ok(if passes {
@@ -304,7 +304,7 @@ mod tests {
                 .header(CONTENT_TYPE, content_type)
                 .body(r#"{"retryable":true}"#)
                 .expect("a valid response");
-            let reply = read(response.into(), Conflicts::AsSaid).await;
+            let reply = read(response.into(), Conflicts::Final).await;
             let is_passing = matches!(reply, Ok(Reply::Passing(_)));
             assert_eq!(is_passing, passes, "{content_type}");
         }

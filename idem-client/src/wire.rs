@@ -9,7 +9,7 @@ pub(super) fn quoted(key: &Key) -> Option<HeaderValue> {
 }
 
 /// Encodes the key without quotes, if it would arrive unchanged: surrounding spaces are not part of a header's value.
-pub(super) fn bare(key: &Key) -> Option<HeaderValue> {
+pub(super) fn unquoted(key: &Key) -> Option<HeaderValue> {
     let text = key.as_str();
     let arrives = !text.starts_with([' ', '"']) && !text.ends_with(' ');
     arrives.then(|| sensitive(text)).flatten()
@@ -22,7 +22,7 @@ fn sensitive(text: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Reads the key from a string of RFC 9651, or from a bare value.
+/// Reads the key from a string of RFC 9651, or from an unquoted value.
 pub(super) fn parse(value: &HeaderValue) -> Option<Key> {
     let value = structured::trim(value.as_bytes());
     let text = match value.first() {
@@ -48,13 +48,13 @@ mod tests {
             assert!(written.is_sensitive());
             assert_eq!(parse(&written).as_ref(), Some(&key), "{text}");
             // Bare, a key arrives as itself or is refused.
-            assert!(bare(&key).is_none_or(|bare| parse(&bare).as_ref() == Some(&key)));
+            assert!(unquoted(&key).is_none_or(|sent| parse(&sent).as_ref() == Some(&key)));
         }
         let escaped = quoted(&Key::new(r#"a"\"#).unwrap()).unwrap();
         assert_eq!(escaped.to_str().unwrap(), r#""a\"\\""#);
-        let plain = bare(&Key::new("a b").unwrap()).unwrap();
+        let plain = unquoted(&Key::new("a b").unwrap()).unwrap();
         assert_eq!(plain.to_str().unwrap(), "a b");
-        assert!(bare(&Key::new(" a").unwrap()).is_none());
+        assert!(unquoted(&Key::new(" a").unwrap()).is_none());
     }
 
     #[test]

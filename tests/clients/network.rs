@@ -134,7 +134,7 @@ impl Exchanges {
     }
 }
 
-/// The number at the end of the key, which is quoted or bare.
+/// The number at the end of the key, which is quoted or unquoted.
 fn operation(request: &[u8]) -> Option<u64> {
     let request = String::from_utf8_lossy(request);
     let key = request.lines().find_map(|line| {

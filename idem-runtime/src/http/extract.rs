@@ -67,7 +67,7 @@ pub struct IdempotencyKey<P: Principal, X = Lenient> {
     syntax: PhantomData<fn() -> X>,
 }
 
-/// Accepts quoted and bare keys, [`KeySyntax::Lenient`].
+/// Accepts quoted and unquoted keys, [`KeySyntax::Lenient`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lenient;
 

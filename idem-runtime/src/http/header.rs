@@ -68,7 +68,8 @@ impl From<InvalidKeyHeader> for Problem {
 
 impl KeySyntax {
     /// Parses the value of a key's header: a string of structured fields (RFC 9651 §3.3.3), or with
-    /// [`Lenient`](Self::Lenient) also a bare key. Parameters of the string are ignored, because the draft defines none.
+    /// [`Lenient`](Self::Lenient) also an unquoted key. Parameters of the string are ignored, because the draft defines
+    /// none.
     ///
     /// The layer and the extractor do this themselves. The function is for frameworks that have neither, and for keys
     /// in the metadata of queues and RPCs. The key has no scope: use `scope = ...` or [`Key::scoped`].

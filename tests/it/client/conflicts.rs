@@ -7,7 +7,7 @@ use idem_runtime::client::{Conflicts, IdempotencyMiddleware, RetryPolicy};
 use super::server::say;
 use super::{Server, client, sent};
 
-const CONFLICTS: [Conflicts; 3] = [Conflicts::AsSaid, Conflicts::InProgress, Conflicts::Stripe];
+const CONFLICTS: [Conflicts; 3] = [Conflicts::Final, Conflicts::InProgress, Conflicts::Stripe];
 
 /// Number of times that a request is sent whose first answer has this status and whose second answer is 200.
 async fn tries(conflicts: Conflicts, status: u16, headers: &str, body: &str) -> usize {
@@ -48,7 +48,7 @@ async fn a_conflict_without_advice_follows_the_policy() {
     }
     assert_eq!(
         RetryPolicy::new(),
-        RetryPolicy::new().conflicts(Conflicts::AsSaid)
+        RetryPolicy::new().conflicts(Conflicts::Final)
     );
 }
 

@@ -153,7 +153,7 @@ async fn the_caller_may_choose_keys_header_and_form() {
     let paypal = IdempotencyMiddleware::new()
         .keys(Key::generate_v4)
         .header(HeaderName::from_static("paypal-request-id"))
-        .bare();
+        .unquoted();
     let client = client(paypal);
 
     client.post(server.url()).send().await.unwrap();
@@ -168,7 +168,7 @@ async fn the_caller_may_choose_keys_header_and_form() {
         .with_extension(spaced)
         .send()
         .await;
-    assert!(matches!(refusal(&answer), ClientError::NotBare));
+    assert!(matches!(refusal(&answer), ClientError::NeedsQuotes));
     assert_eq!(server.asked().len(), 1);
 }
 

@@ -62,30 +62,30 @@ async fn section_2_1_a_key_is_a_string_of_structured_fields() {
         let answer = server.send(post_to("/charges").key(malformed)).await;
         answer.problem(400, "malformed-key");
     }
-    // A bare key may have been used in lenient syntax before the setting changed.
-    for bare in ["k", "42", "?1", ":aw==:", "'k'"] {
-        let answer = server.send(post_to("/charges").key(bare)).await;
+    // An unquoted key may have been used in lenient syntax before the setting changed.
+    for unquoted in ["k", "42", "?1", ":aw==:", "'k'"] {
+        let answer = server.send(post_to("/charges").key(unquoted)).await;
         answer.problem(400, "unquoted-key");
     }
     assert_eq!(effects.count(), 1);
 }
 
-/// §2.1 in lenient syntax: most clients send bare keys. A bare key equals the same key in quotes.
+/// §2.1 in lenient syntax: most clients send unquoted keys. An unquoted key equals the same key in quotes.
 #[tokio::test]
 async fn section_2_1_in_lenient_syntax_a_bare_key_equals_the_quoted_key() {
     let effects = Effects::default();
     let server = server(&effects, |layer| layer).await;
-    let bare = server.send(post_to("/charges").key("k").body("5")).await;
+    let unquoted = server.send(post_to("/charges").key("k").body("5")).await;
     let quoted = server
         .send(post_to("/charges").key("\"k\"").body("5"))
         .await;
     let with_parameters = server
         .send(post_to("/charges").key("\"k\";a=1").body("5"))
         .await;
-    assert_eq!(bare.status, 201);
+    assert_eq!(unquoted.status, 201);
     for again in [quoted, with_parameters] {
         assert!(again.is_replayed());
-        assert_eq!(again.body, bare.body);
+        assert_eq!(again.body, unquoted.body);
     }
     for malformed in ["a, b", "a b", "k;a=1", "\"k", "a\\b"] {
         let answer = server.send(post_to("/charges").key(malformed)).await;

@@ -124,7 +124,7 @@ pub(super) fn replies(input: &[u8]) {
 }
 
 fn build(bytes: &mut Unstructured<'_>) -> Result<(RetryPolicy, u32, Vec<Option<Reply>>)> {
-    let conflicts = [Conflicts::AsSaid, Conflicts::InProgress, Conflicts::Stripe];
+    let conflicts = [Conflicts::Final, Conflicts::InProgress, Conflicts::Stripe];
     let retries = bytes.int_in_range(0..=4)?;
     let policy = RetryPolicy::new()
         .conflicts(*bytes.choose(&conflicts)?)
