@@ -89,7 +89,7 @@ impl Condition {
                 relation.holds(&record.read_at.since(record.first_claimed_at), age)
             }
             Term::Attempt(relation, attempt) => relation.holds(&record.attempt, attempt),
-            Term::Stuck => record.is_unsettled(),
+            Term::Stuck => record.is_stuck(),
             Term::Lapsed => record.is_lapsed(),
         })
     }

@@ -70,7 +70,7 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
             };
             let found = u32::try_from(page.records.len())?;
             // The listing before has the lapsed ones.
-            let tried = |it: &Record| it.attempt >= attempts && !it.is_unsettled();
+            let tried = |it: &Record| it.attempt >= attempts && !it.is_stuck();
             let rest = stuck.limit.saturating_sub(found);
             let tried = matching(idem, &filter, rest, tried).await?;
             page.records.extend(tried.records);

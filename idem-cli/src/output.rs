@@ -150,7 +150,7 @@ pub(crate) fn json(record: &Record, with_payload: bool) -> Value {
         "scope": record.identity.scope.as_str(),
         "state": record.state.as_str(),
         "lapsed": record.is_lapsed(),
-        "stuck": record.is_unsettled(),
+        "stuck": record.is_stuck(),
         "attempt": record.attempt,
         "on_crash": record.on_crash.as_str(),
         "fencing_token": record.fencing_token.number(),

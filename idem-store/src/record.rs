@@ -396,7 +396,7 @@ impl Record {
 
     /// True if the record has neither an outcome nor an owner with a valid lease: it is lapsed or INTERRUPTED. It may be
     /// taken over, or resolved by an operator.
-    pub fn is_unsettled(&self) -> bool {
+    pub fn is_stuck(&self) -> bool {
         self.state == RecordState::Interrupted || self.is_lapsed()
     }
 

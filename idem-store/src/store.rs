@@ -260,7 +260,7 @@ impl ClaimRequest {
     /// and is not under [`Refuse`](OnCrash::Refuse), or a record that this claim already has.
     pub fn may_take_over(&self, observed: &Observation, record: &Record) -> bool {
         self.is_repeated_on(record)
-            || record.is_unsettled()
+            || record.is_stuck()
                 && record.observation() == *observed
                 && record.on_crash != OnCrash::Refuse
                 && record.fingerprint == self.fingerprint
@@ -349,7 +349,7 @@ pub struct Filter {
     /// Selects only records whose lease has lapsed.
     pub lapsed: bool,
     /// Selects only stuck records, whose owner is gone without an outcome: lapsed or INTERRUPTED, see
-    /// [`Record::is_unsettled`].
+    /// [`Record::is_stuck`].
     pub stuck: bool,
     /// Selects only records of the operation with exactly this name.
     pub operation: Option<String>,
@@ -373,7 +373,7 @@ impl Filter {
     pub fn matches(&self, record: &Record) -> bool {
         self.state.is_none_or(|state| record.state == state)
             && (!self.lapsed || record.is_lapsed())
-            && (!self.stuck || record.is_unsettled())
+            && (!self.stuck || record.is_stuck())
             && self
                 .operation
                 .as_ref()

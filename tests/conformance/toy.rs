@@ -266,7 +266,7 @@ impl ToyStore {
         ClaimOutcome::Existing(Box::new(record.clone()))
     }
 
-    fn unsettled(&self, record: &Record, live_too: Bug) -> bool {
+    fn stuck(&self, record: &Record, live_too: Bug) -> bool {
         record.state == RecordState::Interrupted
             || record.is_lapsed()
             || record.state == RecordState::Running && self.has(live_too)
@@ -394,7 +394,7 @@ impl Store for ToyStore {
             Bug::TakeoverIgnoresLeaseEnd,
             Bug::TakeoverIgnoresState,
         ];
-        let may = (self.unsettled(record, Bug::TakeoverOfLiveLease)
+        let may = (self.stuck(record, Bug::TakeoverOfLiveLease)
             || record.state == RecordState::Released && self.has(Bug::TakeoverOfReleased))
             && self.observed(record, observed, bugs)
             && (record.on_crash != OnCrash::Refuse || self.has(Bug::TakeoverOfRefuse))
@@ -500,7 +500,7 @@ impl Store for ToyStore {
             Bug::ResolveIgnoresLeaseEnd,
             Bug::ResolveIgnoresState,
         ];
-        let settles = self.unsettled(record, Bug::ResolvesLiveLease)
+        let settles = self.stuck(record, Bug::ResolvesLiveLease)
             || *resolution == Resolution::Erase && record.state != RecordState::Running
             || self.has(Bug::ResolvesEnded) && record.state.is_ended();
         if !settles || !self.observed(record, observed, bugs) {

@@ -207,7 +207,7 @@ async fn all_stuck<S: Store>(store: &S) -> u64 {
     for pages in 1.. {
         let page = store.list(&stuck, &request).await.unwrap();
         for listed in page.records {
-            assert!(listed.record.is_unsettled());
+            assert!(listed.record.is_stuck());
             ids.push(listed.record.id);
         }
         request.after = page.next;

@@ -16,7 +16,7 @@ async fn resolved(store: &Subject, record: &Record, resolution: &Resolution) -> 
 }
 
 /// Creates a lapsed and an interrupted record under each policy.
-async fn unsettled(store: &Subject) -> Result<Vec<Silent>, String> {
+async fn stuck(store: &Subject) -> Result<Vec<Silent>, String> {
     let mut found = Vec::new();
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
         found.push(store.silent(on_crash).await?);
@@ -42,7 +42,7 @@ pub(super) async fn resolved_as_done(store: Subject) -> CaseResult {
         Outcome::Failed(payload(b"\"no\"")),
         Outcome::Unrecorded,
     ];
-    for (silent, outcome) in unsettled(&store).await?.iter().zip(outcomes.iter().cycle()) {
+    for (silent, outcome) in stuck(&store).await?.iter().zip(outcomes.iter().cycle()) {
         let before = &silent.record;
         resolved(&store, before, &Resolution::Complete(outcome.clone())).await?;
         let after = store.record(&before.id).await?;
@@ -67,7 +67,7 @@ pub(super) async fn resolved_as_done(store: Subject) -> CaseResult {
 }
 
 pub(super) async fn resolved_as_not_done(store: Subject) -> CaseResult {
-    for silent in unsettled(&store).await? {
+    for silent in stuck(&store).await? {
         let before = &silent.record;
         resolved(&store, before, &Resolution::Release).await?;
         let after = store.record(&before.id).await?;
@@ -95,7 +95,7 @@ pub(super) async fn resolved_as_not_done(store: Subject) -> CaseResult {
 }
 
 pub(super) async fn resolved_as_unknown(store: Subject) -> CaseResult {
-    for silent in unsettled(&store).await? {
+    for silent in stuck(&store).await? {
         let before = &silent.record;
         resolved(&store, before, &Resolution::Interrupt).await?;
         let after = store.record(&before.id).await?;
@@ -163,7 +163,7 @@ pub(super) async fn resolving_sees_a_completion(store: Subject) -> CaseResult {
 }
 
 pub(super) async fn resolving_compares_all_of_the_observation(store: Subject) -> CaseResult {
-    for silent in unsettled(&store).await? {
+    for silent in stuck(&store).await? {
         for observed in near_misses(&silent.observation()) {
             store.stays_unresolved(&observed).await?;
         }
@@ -196,7 +196,7 @@ pub(super) async fn settled_is_not_resolved(store: Subject) -> CaseResult {
 }
 
 pub(super) async fn erased_is_absent(store: Subject) -> CaseResult {
-    let mut settled = unsettled(&store).await?;
+    let mut settled = stuck(&store).await?;
     for outcome in [
         Some(outcome()),
         Some(Outcome::Failed(payload(b"{}"))),

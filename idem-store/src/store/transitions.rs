@@ -158,7 +158,7 @@ pub fn resolve<'a>(
     let At { record, latest } = record.into();
     let may = match resolution {
         Resolution::Erase => record.state != RecordState::Running || record.is_lapsed(),
-        _ => record.is_unsettled(),
+        _ => record.is_stuck(),
     };
     if !may || record.observation() != *observed {
         return Resolved::Stale;

@@ -31,7 +31,7 @@ impl AuditStore for ToyStore {
             || self.has(Bug::EntryIsWrittenAfterARead)
                 && before
                     .as_ref()
-                    .is_some_and(|it| it.observation() == *observed && it.is_unsettled());
+                    .is_some_and(|it| it.observation() == *observed && it.is_stuck());
         if let Some(before) = before.filter(|_| written) {
             let mut inner = self.lock();
             if self.has(Bug::EntriesEndWithTheRecord) && *resolution == Resolution::Erase {

@@ -111,7 +111,7 @@ impl Transitions {
                 observed.lease_until = record.lease_until;
             }
             Some(Defect::TakesOverRefused)
-                if record.is_unsettled() && observed == record.observation() =>
+                if record.is_stuck() && observed == record.observation() =>
             {
                 return claim_released(record, claim);
             }

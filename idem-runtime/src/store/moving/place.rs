@@ -70,7 +70,7 @@ impl Pair {
 enum Rank {
     Absent,
     Released,
-    Unsettled,
+    Stuck,
     Running,
     Ended,
 }
@@ -79,7 +79,7 @@ fn rank(record: Option<&Record>) -> Rank {
     match record {
         None => Rank::Absent,
         Some(record) if record.state == RecordState::Released => Rank::Released,
-        Some(record) if record.is_unsettled() => Rank::Unsettled,
+        Some(record) if record.is_stuck() => Rank::Stuck,
         Some(record) if record.state.is_ended() => Rank::Ended,
         Some(_) => Rank::Running,
     }

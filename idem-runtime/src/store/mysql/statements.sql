@@ -318,7 +318,7 @@ UPDATE {records} SET
     purge_after = {now} + ?8 + ?9
 WHERE id = ?10 AND fingerprint = ?7 AND NOT ({expired}) AND (
     state = 'running' AND claim_id = ?6
-    OR {observed} AND {unsettled} AND on_crash <> 'refuse'
+    OR {observed} AND {stuck} AND on_crash <> 'refuse'
 )
 
 -- name: purge_due

@@ -155,7 +155,7 @@ impl Stats {
         self.groups.iter().map(|group| group.count).sum()
     }
 
-    /// Number of records that are stuck: lapsed or INTERRUPTED, see [`Record::is_unsettled`](crate::Record::is_unsettled).
+    /// Number of records that are stuck: lapsed or INTERRUPTED, see [`Record::is_stuck`](crate::Record::is_stuck).
     pub fn stuck(&self) -> Count {
         self.interrupted + self.lapsed
     }
@@ -197,7 +197,7 @@ pub struct RecordStats {
     pub state: RecordState,
     /// Number of records.
     pub count: Count,
-    /// Number of records that are stuck: lapsed or INTERRUPTED, see [`Record::is_unsettled`](crate::Record::is_unsettled).
+    /// Number of records that are stuck: lapsed or INTERRUPTED, see [`Record::is_stuck`](crate::Record::is_stuck).
     pub stuck: Count,
     /// Time since the oldest first claim.
     pub oldest: Duration,
@@ -300,7 +300,7 @@ impl Groups {
             stuck: 0.0,
         });
         *count += weight;
-        *stuck += if record.is_unsettled() { weight } else { 0.0 };
+        *stuck += if record.is_stuck() { weight } else { 0.0 };
         stats.oldest = stats.oldest.max(age);
         stats.shortest_retention = stats.shortest_retention.min(record.retention);
         stats.longest_retention = stats.longest_retention.max(record.retention);

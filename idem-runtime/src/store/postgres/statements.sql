@@ -453,7 +453,7 @@ UPDATE {records} AS r SET
     END
 WHERE {alone} AND r.id = ?10 AND r.fingerprint = ?7 AND NOT ({expired:r.}) AND (
     r.state = 'running' AND r.claim_id = ?6
-    OR {observed:r.} AND {unsettled:r.} AND r.on_crash <> 'refuse'
+    OR {observed:r.} AND {stuck:r.} AND r.on_crash <> 'refuse'
 )
 RETURNING {granted}
 

@@ -8,7 +8,7 @@ WHERE r.id = ?1 AND {alone} ORDER BY s.name
 
 -- part: groups
 -- Columns that `group` reads.
-operation, state, count(*), count(CASE WHEN {unsettled} THEN 1 END), max({now} - first_claimed_at), min(retention),
+operation, state, count(*), count(CASE WHEN {stuck} THEN 1 END), max({now} - first_claimed_at), min(retention),
     max(retention)
 
 -- name: stats

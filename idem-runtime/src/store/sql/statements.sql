@@ -28,7 +28,7 @@ CASE {it}state
     ELSE {it}ended_at <= {as_of} - {it}retention
 END
 
--- part: unsettled
+-- part: stuck
 -- RUNNING with a lapsed lease, or INTERRUPTED.
 ({it}state = 'interrupted' OR {it}state = 'running' AND {it}lease_until <= {now})
 
@@ -38,8 +38,8 @@ END
     AND {it}fencing_token = ?4 AND {it}lease_until = ?5
 
 -- part: resolvable
--- The record equals the observation, is unsettled and has not expired.
-{observed} AND {unsettled} AND NOT ({expired}) AND {alone}
+-- The record equals the observation, is stuck and has not expired.
+{observed} AND {stuck} AND NOT ({expired}) AND {alone}
 
 -- part: writable
 -- The record has not ended, so its owner may still write.
@@ -190,7 +190,7 @@ id > ?1 AND id <= ?2
     AND (?3 IS NULL OR state = ?3)
     AND (?4 IS NULL OR operation = ?4 AND length(operation) = length(?4))
     AND (?5 = 0 OR state = 'running' AND lease_until <= {now})
-    AND (?6 = 0 OR {unsettled})
+    AND (?6 = 0 OR {stuck})
     AND (?7 IS NULL OR {now} - first_claimed_at >= ?7)
     AND ({expired}) IS NOT TRUE
     AND {alone}
