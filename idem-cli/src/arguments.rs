@@ -24,7 +24,7 @@ use crate::stdout;
     after_help = "Exit codes: 0 done; 1 failed or declined; 2 wrong arguments; 3 nothing has the key or matches, `stuck` \
                   found records, or `migrate --plan` found missing migrations; 4 the record changed \
                   meanwhile, or `doctor` found a problem. If the output cannot be written, the exit code is 1, except \
-                  after a change by hand, a purge or a migration: it then says what became of the change. A reader that \
+                  after a manual change, a purge or a migration: it then says what became of the change. A reader that \
                   leaves early, as in `idem list | head`, is no failure."
 )]
 pub(crate) struct Arguments {
@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Steps(Steps),
     /// List the attempts of a record: who made them, when, and how each of them ended
     Attempts(Attempts),
-    /// List the changes by hand, with actor and reason, the newest first
+    /// List the manual changes, with actor and reason, the newest first
     Audit(Audit),
     /// List, requeue and discard the parked messages of the outbox, and list these changes
     Outbox(Outbox),
@@ -237,14 +237,14 @@ pub(crate) struct Change {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with_all = ["operation", "id"])]
     pub(crate) limit: u32,
     #[command(flatten)]
-    pub(crate) by: ByHand,
+    pub(crate) by: ManualChangeArgs,
     #[command(flatten)]
     pub(crate) form: Form,
 }
 
-/// Confirmation of a change by hand, and what the audit keeps of it.
+/// Confirmation of a manual change, and what the audit keeps of it.
 #[derive(Debug, Args)]
-pub(crate) struct ByHand {
+pub(crate) struct ManualChangeArgs {
     /// Do not ask
     #[arg(long, short)]
     pub(crate) yes: bool,
@@ -328,7 +328,7 @@ pub(crate) enum OutboxCommand {
     Requeue(MessageChange),
     /// Delete a parked message, which is then never delivered
     Discard(MessageChange),
-    /// List changes of messages by hand: who made them, and why, the newest first
+    /// List manual changes of messages: who made them, and why, the newest first
     Audit(MessageAudit),
 }
 
@@ -337,7 +337,7 @@ pub(crate) struct MessageChange {
     /// Key of the message
     pub(crate) key: String,
     #[command(flatten)]
-    pub(crate) by: ByHand,
+    pub(crate) by: ManualChangeArgs,
 }
 
 #[derive(Debug, Args)]
@@ -520,7 +520,7 @@ pub(crate) struct Content {
 #[derive(Debug, Args)]
 pub(crate) struct Purge {
     #[command(flatten)]
-    pub(crate) by: ByHand,
+    pub(crate) by: ManualChangeArgs,
     #[command(flatten)]
     pub(crate) form: Form,
 }

@@ -82,9 +82,9 @@ pub(crate) async fn resolve(
         outln!("nothing was changed");
         return Ok(End::Failed);
     }
-    let by_hand = manual_change(&change.by)?;
+    let manual = manual_change(&change.by)?;
     let audit = history::audit_of(idem)?;
-    let report = apply(audit, &selection.observations, resolution, &by_hand).await;
+    let report = apply(audit, &selection.observations, resolution, &manual).await;
     match as_json {
         true => print_json(&selection, &report),
         false => print_report(&report),
@@ -138,7 +138,7 @@ async fn apply(
     audit: &dyn AuditStore,
     observations: &[Observation],
     resolution: &Resolution,
-    by_hand: &ManualChange,
+    manual: &ManualChange,
 ) -> Report {
     let progress = ProgressBar::new(observations.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len}") {
@@ -151,7 +151,7 @@ async fn apply(
             report.not_tried = (observations.len() - tried) as u64;
             break;
         }
-        match audit.resolve_by_hand(observed, resolution, by_hand).await {
+        match audit.resolve_manually(observed, resolution, manual).await {
             Ok(resolved) => {
                 failures_in_a_row = 0;
                 match resolved {

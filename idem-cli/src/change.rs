@@ -93,9 +93,9 @@ async fn resolve(
         outln!("nothing was changed");
         return Ok(End::Failed);
     }
-    let by_hand = manual_change(&change.by)?;
+    let manual = manual_change(&change.by)?;
     let resolved = history::audit_of(idem)?
-        .resolve_by_hand(&record.observation(), &resolution, &by_hand)
+        .resolve_manually(&record.observation(), &resolution, &manual)
         .await
         .context("the change may have been made all the same, `idem audit` says so")?;
     let (end, result) = match resolved {

@@ -71,7 +71,7 @@ fn of_skew(skew: Skew) -> Finding {
                  results seem to have expired and calls run again; while it is behind, leases last longer"
             ),
             "find out which clock is wrong, and synchronise it (NTP). While the store's clock is ahead, start no process that \
-             purges and purge nothing by hand: it would delete results that calls still need",
+             purges and purge nothing manually: it would delete results that calls still need",
         );
     }
     if skew.exceeds(WORTH_A_WARNING) {

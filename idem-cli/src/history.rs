@@ -1,4 +1,4 @@
-//! What is recorded for operators: the attempts of a record, and the changes by hand.
+//! What is recorded for operators: the attempts of a record, and the manual changes.
 
 use anyhow::Context as _;
 use idem_runtime::record::OwnerLabel;
@@ -22,7 +22,7 @@ use crate::target::Handle;
 /// If the store keeps none.
 pub(crate) fn audit_of(idem: &Handle) -> anyhow::Result<&dyn AuditStore> {
     let audit = idem.store().audit();
-    audit.context("this store keeps no audit, so its records cannot be changed by hand")
+    audit.context("this store keeps no audit, so its records cannot be changed manually")
 }
 
 /// Label of the owner of the current or last attempt, if the store knows it.
@@ -160,7 +160,7 @@ pub(crate) fn print_entries<const COLUMNS: usize>(
         output::print_json(&json!({ "entries": entries, "unreadable": unreadable, "next": next }));
     } else {
         match is_empty {
-            true => outln!("no changes by hand"),
+            true => outln!("no manual changes"),
             false => outln!("{}", output::table(header, rows)),
         }
         output::print_unreadable("changes", unreadable);

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use idem_runtime::store::ManualChange;
 
-use crate::arguments::ByHand;
+use crate::arguments::ManualChangeArgs;
 use crate::stdout;
 
 /// Asks a question on the terminal.
@@ -50,7 +50,7 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// If there is no reason, and no terminal to ask on; and if the audit takes none of the two texts.
-pub(crate) fn manual_change(by: &ByHand) -> anyhow::Result<ManualChange> {
+pub(crate) fn manual_change(by: &ManualChangeArgs) -> anyhow::Result<ManualChange> {
     let reason = match &by.reason {
         Some(reason) => reason.clone(),
         None => ask_for_reason()?,

@@ -32,8 +32,8 @@ pub(crate) async fn outbox(connection: &Connection, arguments: &Arguments) -> an
                 outln!("nothing was changed");
                 return Ok(End::Failed);
             }
-            let by_hand = manual_change(&change.by)?;
-            Ok(changed(outbox.by(&by_hand).requeue_listed(&message).await?))
+            let manual = manual_change(&change.by)?;
+            Ok(changed(outbox.by(&manual).requeue_listed(&message).await?))
         }
         OutboxCommand::Discard(change) => {
             let Some(message) = find(&outbox, change).await? else {
@@ -44,8 +44,8 @@ pub(crate) async fn outbox(connection: &Connection, arguments: &Arguments) -> an
                 outln!("nothing was changed");
                 return Ok(End::Failed);
             }
-            let by_hand = manual_change(&change.by)?;
-            Ok(changed(outbox.by(&by_hand).discard_listed(&message).await?))
+            let manual = manual_change(&change.by)?;
+            Ok(changed(outbox.by(&manual).discard_listed(&message).await?))
         }
         OutboxCommand::Audit(arguments) => audit(&outbox, arguments).await,
     }

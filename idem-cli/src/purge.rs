@@ -27,12 +27,12 @@ pub(crate) async fn purge(connection: &Connection, purge: &Purge) -> anyhow::Res
         outln!("nothing was deleted");
         return Ok(End::Failed);
     }
-    let by_hand = manual_change(&purge.by)?;
+    let manual = manual_change(&purge.by)?;
     let progress = ProgressBar::new_spinner();
     progress.enable_steady_tick(Duration::from_millis(200));
     let mut all = Purged::default();
     loop {
-        let batch = connection.idem.records().by(&by_hand).purge(BATCH).await;
+        let batch = connection.idem.records().by(&manual).purge(BATCH).await;
         let batch =
             batch.with_context(|| format!("deleted {} records before this", all.removed))?;
         all.removed += batch.removed;

@@ -130,7 +130,7 @@ async fn stale(access: &Access, observed: &Observation) -> Markup {
     let last = access.audit(&filter, None, 1).await;
     let last = last.ok().and_then(|it| it.items.into_iter().next());
     // An entry names the record as it was before its change.
-    let by_hand = last.filter(|entry| {
+    let manual = last.filter(|entry| {
         let record = entry.record();
         record.is_some_and(|it| it.fencing_token >= observed.fencing_token)
     });
@@ -139,9 +139,9 @@ async fn stale(access: &Access, observed: &Observation) -> Markup {
         div.notice role="alert" {
             p { strong { "Nothing was changed, because the record is no longer as it was shown." } }
             ul {
-                @if let Some(entry) = by_hand {
+                @if let Some(entry) = manual {
                     li {
-                        (shown(entry.change.actor())) " changed it by hand at " (time(entry.at)) ": "
+                        (shown(entry.change.actor())) " changed it manually at " (time(entry.at)) ": "
                         (entry.action.as_str()) ", because \u{201c}" (shown(entry.change.reason())) "\u{201d}."
                     }
                 }

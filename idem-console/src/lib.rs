@@ -1,8 +1,8 @@
 //! Page for operators: an axum `Router` to mount anywhere.
 //!
-//! The page shows counts, stuck records, a record with its attempts, the changes by hand, and the outbox. Operators search by
-//! key, resolve records, and requeue or discard messages, with a reason that the audit keeps. The page is HTML that works without JavaScript; a small
-//! script refreshes it.
+//! The page shows counts, stuck records, a record with its attempts, the manual changes, and the outbox. Operators
+//! search by key, resolve records, and requeue or discard messages, with a reason that the audit keeps. The page is
+//! HTML that works without JavaScript; a small script refreshes it.
 //!
 //! A console needs a [`Guard`], which says for each request who sends it. There is no default. An [`Operator`] sees only
 //! the scopes that the guard allows, and may change records or see payloads only if the guard says so.

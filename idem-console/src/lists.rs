@@ -1,4 +1,4 @@
-//! Lists: records, stuck records, and changes by hand.
+//! Lists: records, stuck records, and manual changes.
 
 use std::time::Duration;
 
@@ -195,13 +195,13 @@ pub(super) async fn audit(access: Access, Query(since): Query<Since>) -> Respons
     };
     Page::new(&access, "Changes").live().with(&html! {
         p.quiet {
-            "Changes by hand: "
+            "Manual changes: "
             a href=(access.link("audit")) { "all" } ", "
             a href=(access.link("audit?hours=24")) { "of a day" } ", "
             a href=(access.link("audit?hours=1")) { "of an hour" }
         }
         section {
-            @if listing.items.is_empty() { p { "No record was changed by hand." } }
+            @if listing.items.is_empty() { p { "No record was changed manually." } }
             @else { (changes(&access, &listing.items)) }
             (passed_over("changes", &listing.unreadable))
             @if let Some(next) = &listing.next {
@@ -215,11 +215,11 @@ pub(super) async fn audit(access: Access, Query(since): Query<Since>) -> Respons
     })
 }
 
-/// Table of changes by hand.
+/// Table of manual changes.
 pub(super) fn changes(access: &Access, entries: &[AuditEntry]) -> Markup {
     html! {
         table.cards {
-            caption { "Changes by hand, the newest first" }
+            caption { "Manual changes, the newest first" }
             thead { tr {
                 th { "Time" } th { "Who" } th { "Change" } th { "Reason" } th { "Record" } th { "Was" }
             } }

@@ -74,13 +74,13 @@ pub(super) async fn outbox(access: Access, Query(position): Query<Position>) -> 
         (counts(&backlog))
         (messages(&access, &parked))
         section {
-            h2 { "Changes by hand" }
+            h2 { "Manual changes" }
             (changes(&access, &audit))
         }
     })
 }
 
-/// The changes of messages by hand, page by page.
+/// The manual changes of messages, page by page.
 pub(super) async fn audit(access: Access, Query(position): Query<Position>) -> Response {
     let after = position.after.as_deref();
     match access.message_audit(None, after, MAX_CHANGES).await {
@@ -249,8 +249,8 @@ fn form(access: &Access, message: &Parked) -> Markup {
 
 fn changes(access: &Access, audit: &Listing<MessageEntry>) -> Markup {
     html! {
-        @if audit.items.is_empty() { p { "No message was changed by hand." } } @else { table.cards {
-            caption { "Changes by hand, the newest first" }
+        @if audit.items.is_empty() { p { "No message was changed manually." } } @else { table.cards {
+            caption { "Manual changes, the newest first" }
             thead { tr {
                 th { "Time" } th { "Who" } th { "Change" } th { "Reason" } th { "Message" } th.number { "Attempts" }
             } }

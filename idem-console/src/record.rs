@@ -17,7 +17,7 @@ use super::layout::{Page, failure, not_found};
 use super::timeline::Found;
 use super::{lists, timeline};
 
-/// Number of changes by hand on the page.
+/// Number of manual changes on the page.
 const MAX_CHANGES: usize = 20;
 /// Number of attempts and of steps on the page.
 pub(super) const MAX_ROWS: usize = 40;
@@ -99,10 +99,10 @@ fn page(
     )
 }
 
-/// Record with an id, if there is one, and its changes by hand.
+/// Record with an id, if there is one, and its manual changes.
 struct Read {
     found: Option<Found>,
-    /// The newest changes by hand, those that cannot be read, and whether there are older ones.
+    /// The newest manual changes, those that cannot be read, and whether there are older ones.
     changes: Vec<AuditEntry>,
     unreadable: Vec<Unreadable>,
     has_older: bool,
@@ -139,7 +139,7 @@ async fn read(access: &Access, id: &RecordId) -> Result<Read, Failure> {
 fn changes(access: &Access, read: &Read) -> Markup {
     html! {
         @if !read.changes.is_empty() || !read.unreadable.is_empty() { section {
-            h2 { "Changes by hand" }
+            h2 { "Manual changes" }
             (lists::changes(access, &read.changes))
             (lists::passed_over("changes", &read.unreadable))
             @if read.has_older { p.quiet { "Older changes are left out. `idem audit` lists them." } }

@@ -105,7 +105,7 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
     let rows = changes_row + usize::from(!changes.is_empty());
     let height = row(rows) + 14.0;
     let label = format!(
-        "Timeline: {} attempts, {} saved steps, {} changes by hand. The tables say the same.",
+        "Timeline: {} attempts, {} saved steps, {} manual changes. The tables say the same.",
         record.attempt,
         found.steps.list.len(),
         changes.len()
@@ -142,7 +142,7 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
             }
             @if !changes.is_empty() {
                 @let y = row(changes_row);
-                text x="0" y=(y + 4.0) { "changes by hand" }
+                text x="0" y=(y + 4.0) { "manual changes" }
                 @for entry in &changes {
                     @let x = axis.of(entry.at);
                     polygon.mark points=(format!("{x},{} {},{y} {x},{} {},{y}", y - 7.0, x + 7.0, y + 7.0, x - 7.0)) {

@@ -142,9 +142,9 @@ use crate::store::operator::MigrationPlan;
 use crate::store::outbox::{Inserts, Messages, TableName};
 use crate::store::{Cursor, ManualChange, PageRequest, Unreadable};
 
-mod by_hand;
 mod deliver;
 mod enqueue;
+mod manual;
 mod message;
 mod relay;
 #[cfg(feature = "metrics")]
@@ -153,8 +153,8 @@ mod search;
 mod shared;
 mod wake;
 
-pub use self::by_hand::{MessageAuditPage, OutboxChanges};
 pub use self::enqueue::{MAX_PAYLOAD_BYTES, NewMessage, enqueue, message};
+pub use self::manual::{MessageAuditPage, OutboxChanges};
 pub use self::message::{Backlog, Message, Parked, ParkedPage};
 pub use self::relay::{Relay, RelayGuard, RelayStats};
 #[cfg(feature = "metrics")]
@@ -310,8 +310,8 @@ impl Outbox {
         })
     }
 
-    /// Changes parked messages by hand. Each change writes who made it and why into the audit of the outbox, in the same
-    /// transaction.
+    /// Changes parked messages manually. Each change writes who made it and why into the audit of the outbox, in the
+    /// same transaction.
     pub fn by<'a>(&'a self, change: &'a ManualChange) -> OutboxChanges<'a> {
         OutboxChanges::new(self, change)
     }

@@ -409,7 +409,7 @@ const CASES: &[Case] = table! {
         resolving_needs_a_silent_owner: "a record whose lease runs cannot be resolved nor erased",
         resolving_sees_a_heartbeat: "a heartbeat between observing and resolving refuses the resolution, even if that lease has lapsed too",
         resolving_sees_an_interruption: "an interruption between observing and resolving refuses the resolution",
-        resolving_sees_a_completion: "a completion between observing and releasing by hand refuses the release",
+        resolving_sees_a_completion: "a completion between observing and releasing manually refuses the release",
         resolving_compares_all_of_the_observation: "a resolution is refused where state, claim id, fencing token or lease end differ from what was observed",
         settled_is_not_resolved: "a released or ended record can be erased and not resolved otherwise",
         erased_is_absent: "an erased record is absent, and its owner refused",
@@ -459,7 +459,7 @@ const CASES: &[Case] = table! {
     steps {
         step_is_read_back: "a saved step is read by its owner as it was saved, and saving changes nothing of the record",
         steps_are_kept_over_takeover: "whoever takes over reads the steps of the attempts before",
-        steps_are_kept_over_release: "whoever claims a RELEASED record reads the steps of the attempts before, also where it was released by hand",
+        steps_are_kept_over_release: "whoever claims a RELEASED record reads the steps of the attempts before, also where it was released manually",
         step_is_immutable: "saving a step that is there answers done and writes nothing, for the next owner as well",
         step_compares_the_owner: "with another claim id or another fencing token no step is saved or read",
         stale_owner_has_no_steps: "after a takeover the former owner can neither save nor read steps",
@@ -490,11 +490,11 @@ const CASES: &[Case] = table! {
         member_digests_are_kept: "the digests of a request's members are kept byte for byte, from a granted claim until the next one; a takeover and an outcome leave them",
     }
     audit {
-        manual_change_is_written_down: "a change by hand takes effect and writes one entry: time, actor, reason, change, record, and its state, fencing token and attempt before",
-        stale_change_writes_no_entry: "a change by hand that is refused writes no entry",
-        one_of_two_operators_wins: "of two changes by hand of one observation at the same moment one takes effect, and only that one is written down",
+        manual_change_is_written_down: "a manual change takes effect and writes one entry: time, actor, reason, change, record, and its state, fencing token and attempt before",
+        stale_change_writes_no_entry: "a manual change that is refused writes no entry",
+        one_of_two_operators_wins: "of two manual changes of one observation at the same moment one takes effect, and only that one is written down",
         entries_outlive_their_record: "the entries of an erased record are kept, the newest first",
-        manual_purge_is_written_down: "a purge by hand writes one entry with its counts, and none if it changed nothing",
+        manual_purge_is_written_down: "a manual purge writes one entry with its counts, and none if it changed nothing",
         audit_is_listed_in_pages: "each entry of an actor is on exactly one page, and entries that are too old are on none",
     }
     recovery {

@@ -367,7 +367,7 @@ pub struct Record {
     pub state: RecordState,
     /// The encoded value or error of a completed or failed record.
     pub payload: Option<Payload>,
-    /// Claim id of the current or last owner; none once the record is released or was resolved by hand.
+    /// Claim id of the current or last owner; none once the record is released or was resolved manually.
     pub claim_id: Option<ClaimId>,
     /// The last fencing token.
     pub fencing_token: FencingToken,

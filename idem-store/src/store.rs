@@ -68,7 +68,7 @@ pub use self::unreadable::Unreadable;
 /// 5. [`renew`](Self::renew), [`complete`](Self::complete), [`release`](Self::release) and
 ///    [`interrupt`](Self::interrupt) take effect only while the record has the owner's claim id **and** fencing token
 ///    and has not ended. Otherwise they write nothing and return [`FencedWrite::Fenced`]. An owner whose lease has
-///    lapsed, or whose record is INTERRUPTED, may still write. RELEASED records and records resolved by hand have no
+///    lapsed, or whose record is INTERRUPTED, may still write. RELEASED records and records resolved manually have no
 ///    claim id.
 /// 6. [`take_over`](Self::take_over) and [`resolve`](Self::resolve) take effect only while the record **equals the
 ///    observation** (compare-and-swap), and never on a record whose lease is still valid.
@@ -185,7 +185,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// because operators change records only with one. A call under [`Refuse`](OnCrash::Refuse) is refused before its body
     /// runs where this is false: after a crash its record would stay INTERRUPTED for ever. A store without an audit whose
     /// program calls [`resolve`](Self::resolve) itself returns true.
-    fn can_resolve_by_hand(&self) -> bool {
+    fn can_resolve_manually(&self) -> bool {
         self.audit().is_some()
     }
 
@@ -207,7 +207,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns this store as a store of an audit, if it keeps one. Without an audit, no record can be changed by hand.
+    /// Returns this store as a store of an audit, if it keeps one. Without an audit, no record can be changed manually.
     fn audit(&self) -> Option<&dyn AuditStore> {
         None
     }
@@ -526,8 +526,8 @@ macro_rules! by_pointer {
                 (**self).cached(id).await
             }
 
-            fn can_resolve_by_hand(&self) -> bool {
-                (**self).can_resolve_by_hand()
+            fn can_resolve_manually(&self) -> bool {
+                (**self).can_resolve_manually()
             }
 
             fn expires_by_itself(&self) -> bool {

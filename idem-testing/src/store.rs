@@ -470,8 +470,8 @@ impl Store for TestStore {
         self.inner.cached(id).await
     }
 
-    fn can_resolve_by_hand(&self) -> bool {
-        self.inner.can_resolve_by_hand()
+    fn can_resolve_manually(&self) -> bool {
+        self.inner.can_resolve_manually()
     }
 
     fn expires_by_itself(&self) -> bool {

@@ -367,11 +367,11 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     ),
     (Bug::AuditRepeatsAnEntry, &["audit_is_listed_in_pages"]),
     (
-        Bug::PurgeByHandIsNotWrittenDown,
+        Bug::ManualPurgeIsNotWrittenDown,
         &["manual_purge_is_written_down"],
     ),
     (
-        Bug::PurgeByHandLosesItsCounts,
+        Bug::ManualPurgeLosesItsCounts,
         &["manual_purge_is_written_down"],
     ),
     (

@@ -22,7 +22,7 @@ use crate::trace::{Failure, Trace};
 
 /// Manual resolution of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ByHand {
+enum Manual {
     Complete,
     Fail,
     Release,
@@ -34,10 +34,10 @@ pub(crate) fn scenarios<H: AnyFixture>() -> Vec<(&'static str, Scenario<H>)> {
     vec![
         ("records_find", scenario(find)),
         ("records_list", scenario(list)),
-        ("records_complete", by_hand(ByHand::Complete)),
-        ("records_fail", by_hand(ByHand::Fail)),
-        ("records_release", by_hand(ByHand::Release)),
-        ("records_erase", by_hand(ByHand::Erase)),
+        ("records_complete", manually(Manual::Complete)),
+        ("records_fail", manually(Manual::Fail)),
+        ("records_release", manually(Manual::Release)),
+        ("records_erase", manually(Manual::Erase)),
         ("purge", scenario(purge)),
     ]
 }
@@ -158,16 +158,16 @@ async fn list<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Result<Dr
     })
 }
 
-fn by_hand<H: AnyFixture>(how: ByHand) -> Scenario<H> {
+fn manually<H: AnyFixture>(how: Manual) -> Scenario<H> {
     scenario(move |fixtures: Fixtures<H>, moment| resolve(fixtures, moment, how))
 }
 
-const BY_HAND: TypedOperation<String, String> = TypedOperation::new(REFUSE);
+const MANUAL: TypedOperation<String, String> = TypedOperation::new(REFUSE);
 
 async fn resolve<H: AnyFixture>(
     fixtures: Fixtures<H>,
     moment: Moment,
-    how: ByHand,
+    how: Manual,
 ) -> Result<Dropped> {
     let witness = fixtures.witness.base().clone();
     let under_test = fixtures.under_test.base().clone();
@@ -177,10 +177,10 @@ async fn resolve<H: AnyFixture>(
         let change = ManualChange::new("drops", "a test")?;
         let (records, observed) = (fixture.idem.records().by(&change), record.observation());
         match how {
-            ByHand::Complete => Ok(records.complete(BY_HAND, &observed, &value).await?),
-            ByHand::Fail => Ok(records.fail(BY_HAND, &observed, &value).await?),
-            ByHand::Release => Ok(records.release(&observed).await?),
-            ByHand::Erase => anyhow::Ok(records.erase(&observed).await?),
+            Manual::Complete => Ok(records.complete(MANUAL, &observed, &value).await?),
+            Manual::Fail => Ok(records.fail(MANUAL, &observed, &value).await?),
+            Manual::Release => Ok(records.release(&observed).await?),
+            Manual::Erase => anyhow::Ok(records.erase(&observed).await?),
         }
     };
     let polled = drop_at(make(&under_test, &found), moment).await?;
@@ -192,10 +192,10 @@ async fn resolve<H: AnyFixture>(
         );
     }
     let expected = match how {
-        ByHand::Complete => Some(RecordState::Completed),
-        ByHand::Fail => Some(RecordState::Failed),
-        ByHand::Release => Some(RecordState::Released),
-        ByHand::Erase => None,
+        Manual::Complete => Some(RecordState::Completed),
+        Manual::Fail => Some(RecordState::Failed),
+        Manual::Release => Some(RecordState::Released),
+        Manual::Erase => None,
     };
     let key = trace.key.clone();
     let check = async move {
@@ -221,10 +221,10 @@ async fn resolve<H: AnyFixture>(
                 let records = witness.idem.records().by(&change);
                 let value = key.clone();
                 match how {
-                    ByHand::Complete => records.complete(BY_HAND, &observed, &value).await?,
-                    ByHand::Fail => records.fail(BY_HAND, &observed, &value).await?,
-                    ByHand::Release => records.release(&observed).await?,
-                    ByHand::Erase => records.erase(&observed).await?,
+                    Manual::Complete => records.complete(MANUAL, &observed, &value).await?,
+                    Manual::Fail => records.fail(MANUAL, &observed, &value).await?,
+                    Manual::Release => records.release(&observed).await?,
+                    Manual::Erase => records.erase(&observed).await?,
                 };
             }
             Ok(None)

@@ -141,7 +141,10 @@ async fn a_handle_labels_its_attempts() {
     assert_eq!(told.owner(), Some(&label));
     assert_eq!(told.list[0].end, Some(AttemptEnd::Interrupted));
     let seen = record.observation();
-    crate::records::by_hand(&idem).release(&seen).await.unwrap();
+    crate::records::manually(&idem)
+        .release(&seen)
+        .await
+        .unwrap();
     assert_eq!(
         idem.run(call(), async || Ok::<
             u64,

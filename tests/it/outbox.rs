@@ -13,12 +13,12 @@ use idem_tests::until;
 use serde::{Deserialize, Serialize};
 
 mod backlog;
-mod by_hand;
 mod console;
 mod crashes;
 mod enqueuing;
 mod failures;
 mod hanging;
+mod manual;
 mod order;
 mod payloads;
 mod relays;
@@ -63,7 +63,7 @@ impl Database {
     }
 
     /// Changes of messages by an operator.
-    fn by_hand(&self) -> OutboxChanges<'_> {
+    fn manually(&self) -> OutboxChanges<'_> {
         self.outbox.by(&self.change)
     }
 

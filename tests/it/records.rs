@@ -14,7 +14,7 @@ pub(crate) fn manual_change() -> ManualChange {
 }
 
 /// Changes of records by an operator.
-pub(crate) fn by_hand<S: Store + ?Sized>(idem: &Idem<S>) -> RecordChanges<'_> {
+pub(crate) fn manually<S: Store + ?Sized>(idem: &Idem<S>) -> RecordChanges<'_> {
     static CHANGE: LazyLock<ManualChange> = LazyLock::new(manual_change);
     idem.records().by(&CHANGE)
 }

@@ -278,7 +278,7 @@ async fn a_call_that_recovery_cannot_complete_is_interrupted(tables: Tables) {
         assert!(matches!(answer, Err(Error::Interrupted)), "{answer:?}");
         recovering.stop().await;
         // An operator has examined the record.
-        let released = crate::records::by_hand(&service.idem)
+        let released = crate::records::manually(&service.idem)
             .release(&record.observation())
             .await;
         assert_eq!(released.unwrap(), Resolved::Done);
@@ -346,7 +346,7 @@ async fn an_erased_call_is_not_recovered(tables: Tables) {
     let service = Service::new(&tables);
     service.crashes_during(1).await;
     let record = service.record(1).await;
-    let erased = crate::records::by_hand(&service.idem)
+    let erased = crate::records::manually(&service.idem)
         .erase(&record.observation())
         .await;
     assert_eq!(erased.unwrap(), Resolved::Done);

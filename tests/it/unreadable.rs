@@ -170,7 +170,7 @@ async fn what_is_beside_records_is_passed_over(tables: Tables) {
         if number > 0 {
             let observed = record.observation();
             audit
-                .resolve_by_hand(&observed, &Resolution::Release, &manual_change())
+                .resolve_manually(&observed, &Resolution::Release, &manual_change())
                 .await
                 .unwrap();
         }
@@ -300,7 +300,7 @@ async fn keys_of_redis_that_hold_something_else_are_passed_over() {
     for claim in &good[2..4] {
         let record = store.get(&claim.id).await.unwrap().unwrap();
         let (observed, change) = (record.observation(), manual_change());
-        let resolved = audit.resolve_by_hand(&observed, &Resolution::Release, &change);
+        let resolved = audit.resolve_manually(&observed, &Resolution::Release, &change);
         resolved.await.unwrap();
     }
     let entries = format!("{}audit:{{{}}}", keys.prefix, key(&good[2]));

@@ -148,7 +148,7 @@ async fn failures<S: Store, W: Store>(idem: &Idem<S>, elsewhere: &Idem<W>) -> Re
     acknowledged(elsewhere, key).await
 }
 
-/// Lists and counts records, and changes one by hand.
+/// Lists and counts records, and changes one manually.
 pub(crate) async fn by_operators<S: OperatorStore, W: Store>(
     idem: &Idem<S>,
     elsewhere: &Idem<W>,
@@ -190,7 +190,7 @@ pub(crate) async fn by_operators<S: OperatorStore, W: Store>(
     let entries = elsewhere.records().audit(&filter, &page).await?.entries;
     ensure!(
         entries.iter().any(|entry| entry.change == change),
-        "a change by hand has no entry: {entries:?}"
+        "a manual change has no entry: {entries:?}"
     );
     Ok(())
 }

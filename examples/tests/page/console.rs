@@ -319,7 +319,7 @@ async fn the_page_is_whole_without_javascript() -> anyhow::Result<()> {
     browser
         .shows("main", "Why this key answers as it does")
         .await?;
-    browser.shows("main svg", "changes by hand").await?;
+    browser.shows("main svg", "manual changes").await?;
     browser.click_on("details:last-of-type summary").await?;
     browser
         .enter("details[open] input[name=reason]", "read without a script")

@@ -176,7 +176,7 @@ async fn postgres() {
             &["DELETE on", "EXECUTE on", "_begin", "_reserve"],
         )
         .expect(
-            "changes by hand",
+            "manual changes",
             "warning",
             &["SELECT on", "INSERT on", "_audit"],
         )
@@ -270,7 +270,7 @@ async fn mysql() {
     Findings::of(&theirs, 4)
         .expect("rights", "problem", &[&missing])
         .expect(
-            "changes by hand",
+            "manual changes",
             "warning",
             &["SELECT on", "INSERT on", "_audit"],
         )

@@ -317,9 +317,9 @@ async fn a_record_is_failed_released_and_erased(place: Place) {
         .expect(0, &["failed for good", "the stored error"]);
 }
 
-/// Attempts have owners, changes by hand have an actor and a reason, and a change that has no effect is not told of.
+/// Attempts have owners, manual changes have an actor and a reason, and a change that has no effect is not told of.
 async fn who_changed_and_who_ran_a_record_is_told(place: Place) {
-    place.idem(&["audit"]).expect(3, &["no changes by hand"]);
+    place.idem(&["audit"]).expect(3, &["no manual changes"]);
     place.interrupted("order-1").await;
     place
         .idem(&on_letter("release", &["--yes"]))
@@ -530,7 +530,7 @@ async fn a_change_is_made_by_somebody() {
     };
     // Nothing says the name of the user.
     release("/nowhere", &[]).expect_error(1, "pass --actor, or set IDEM_ACTOR");
-    place.idem(&["audit"]).expect(3, &["no changes by hand"]);
+    place.idem(&["audit"]).expect(3, &["no manual changes"]);
     release(&std::env::var("PATH").unwrap(), &[]).expect(0, &["done"]);
     let by = format!("{}@", name.trim());
     place.idem(&["audit"]).expect(0, &[&by]);

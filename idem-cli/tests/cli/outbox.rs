@@ -104,7 +104,7 @@ async fn parked_messages_are_requeued_and_discarded(desk: Desk) {
     let first = idem(&["audit", "--actor", "ann", "--limit", "1"]);
     let first = first.expect(0, &["discarded", "stamps arrived", "more: --after"]);
     assert!(!first.out.contains("requeued"), "{first:?}");
-    idem(&["audit", "--actor", "bob"]).expect(3, &["no changes by hand"]);
+    idem(&["audit", "--actor", "bob"]).expect(3, &["no manual changes"]);
 }
 
 #[tokio::test]

@@ -264,7 +264,7 @@ async fn a_change_needs_the_token_of_the_page_a_reason_and_its_own_host() {
     let idem = Idem::new(place.store.clone());
     let state = async || idem.records().get(&owner.id).await.unwrap().unwrap().state;
     assert_eq!(state().await, idem_runtime::RecordState::Interrupted);
-    place.idem(&["audit"]).expect(3, &["no changes by hand"]);
+    place.idem(&["audit"]).expect(3, &["no manual changes"]);
 
     let made = form(&token, "asked the post", &[("Origin", &origin)]);
     assert_eq!(made.status, 303, "{made:?}");

@@ -46,7 +46,7 @@ impl Access {
         Ok((backlog, listing))
     }
 
-    /// Reads a page of the changes of messages by hand, the newest first; of one message, if there is a key.
+    /// Reads a page of the manual changes of messages, the newest first; of one message, if there is a key.
     pub(crate) async fn message_audit(
         &self,
         key: Option<&Key>,

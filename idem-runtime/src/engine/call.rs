@@ -400,7 +400,7 @@ impl CallInputs {
         if micros(self.lease(&engine.policy)) == 0 {
             return Err(InvalidCall::ZeroLease.into());
         }
-        if self.on_crash == OnCrash::Refuse && !engine.store.can_resolve_by_hand() {
+        if self.on_crash == OnCrash::Refuse && !engine.store.can_resolve_manually() {
             return Err(InvalidCall::NobodyResolves.into());
         }
         if self.has_steps && engine.store.steps().is_none() {

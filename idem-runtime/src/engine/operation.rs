@@ -6,7 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// Name of an operation, with the type `T` of the values and the type `E` of the errors that it stores. It decides which
-/// values an operator can store by hand, see
+/// values an operator can store manually, see
 /// [`RecordChanges::complete`](crate::RecordChanges::complete).
 ///
 /// Declare it as a constant, and give it to the function as its `name`. The compiler then checks that the function returns

@@ -122,7 +122,8 @@ impl<'a> Records<'a> {
         Ok(bounded(limit, self.0.store.list(filter, page)).await?)
     }
 
-    /// Changes records by hand. Each change writes who made it and why into the audit of the store, in the same transaction.
+    /// Changes records manually. Each change writes who made it and why into the audit of the store, in the same
+    /// transaction.
     pub fn by(self, change: &'a ManualChange) -> RecordChanges<'a> {
         RecordChanges {
             records: self,
@@ -143,7 +144,7 @@ impl<'a> Records<'a> {
         self.0.store.audit().ok_or_else(|| {
             StoreError::new(
                 StoreErrorKind::Other,
-                "this store keeps no audit, so its records cannot be changed by hand: use a store that implements \
+                "this store keeps no audit, so its records cannot be changed manually: use a store that implements \
                  `AuditStore`",
             )
         })
@@ -175,7 +176,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Changes of records by hand, with actor and reason. Created by [`Records::by`].
+/// Manual changes of records, with actor and reason. Created by [`Records::by`].
 ///
 /// Every method on one record takes an [`Observation`] ([`Record::observation`]), as an optimistic lock. The change takes effect only if
 /// the record is still exactly as it was observed, and returns [`Resolved::Stale`] otherwise. An operator who decides on an
@@ -262,7 +263,7 @@ impl RecordChanges<'_> {
 
     /// Deletes one batch of expired records, up to this many, and marks those that nobody can continue. For the last batch,
     /// [`Purged::more`] is false. The audit gets one entry for each batch that changed something. A
-    /// [`Purger`](crate::Purger) is not a change by hand and writes none.
+    /// [`Purger`](crate::Purger) is not a manual change and writes none.
     ///
     /// The store's clock decides what has expired. Unlike a [`Purger`](crate::Purger), this method follows a clock that has
     /// jumped forward.
@@ -271,7 +272,7 @@ impl RecordChanges<'_> {
     /// [`Error::Store`].
     pub async fn purge(self, limit: u32) -> Result<Purged, Error> {
         let store = self.records.audit_store()?;
-        let purged = store.purge_by_hand(limit, self.change);
+        let purged = store.purge_manually(limit, self.change);
         Ok(bounded(self.records.policy().store_timeout, purged).await?)
     }
 
@@ -286,7 +287,7 @@ impl RecordChanges<'_> {
         resolution: Resolution,
     ) -> Result<Resolved, Error> {
         let store = self.records.audit_store()?;
-        let resolved = store.resolve_by_hand(observed, &resolution, self.change);
+        let resolved = store.resolve_manually(observed, &resolution, self.change);
         Ok(bounded(self.records.policy().store_timeout, resolved).await?)
     }
 }

@@ -311,7 +311,7 @@ impl<S: Store> Cached<S> {
         match (change, self.store.audit()) {
             (None, _) => self.store.resolve(observed, &Resolution::Erase).await,
             (Some(change), Some(audit)) => {
-                let erased = audit.resolve_by_hand(observed, &Resolution::Erase, change);
+                let erased = audit.resolve_manually(observed, &Resolution::Erase, change);
                 erased.await
             }
             (Some(_), None) => Err(no_audit()),
@@ -470,8 +470,8 @@ impl<S: Store> Store for Cached<S> {
         }
     }
 
-    fn can_resolve_by_hand(&self) -> bool {
-        self.store.can_resolve_by_hand()
+    fn can_resolve_manually(&self) -> bool {
+        self.store.can_resolve_manually()
     }
 
     fn expires_by_itself(&self) -> bool {
@@ -557,7 +557,7 @@ impl Drop for ForgetOnDrop<'_> {
 
 #[async_trait]
 impl<S: Store> AuditStore for Cached<S> {
-    async fn resolve_by_hand(
+    async fn resolve_manually(
         &self,
         observed: &Observation,
         resolution: &Resolution,
@@ -565,14 +565,18 @@ impl<S: Store> AuditStore for Cached<S> {
     ) -> Result<Resolved, StoreError> {
         match (resolution, self.store.audit()) {
             (Resolution::Erase, _) => self.erase(observed, Some(change)).await,
-            (_, Some(audit)) => audit.resolve_by_hand(observed, resolution, change).await,
+            (_, Some(audit)) => audit.resolve_manually(observed, resolution, change).await,
             (_, None) => Err(no_audit()),
         }
     }
 
-    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+    async fn purge_manually(
+        &self,
+        limit: u32,
+        change: &ManualChange,
+    ) -> Result<Purged, StoreError> {
         let audit = self.store.audit().ok_or_else(no_audit)?;
-        Ok(self.after_purge(audit.purge_by_hand(limit, change).await?))
+        Ok(self.after_purge(audit.purge_manually(limit, change).await?))
     }
 
     async fn audit(
@@ -626,6 +630,6 @@ impl<S: OperatorStore> OperatorStore for Cached<S> {
 fn no_audit() -> StoreError {
     StoreError::new(
         StoreErrorKind::Other,
-        "the store behind the cache keeps no audit, so its records cannot be changed by hand",
+        "the store behind the cache keeps no audit, so its records cannot be changed manually",
     )
 }

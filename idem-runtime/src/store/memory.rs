@@ -363,7 +363,7 @@ impl ImmediateStore for MemoryStore {
 
 #[async_trait]
 impl AuditStore for MemoryStore {
-    async fn resolve_by_hand(
+    async fn resolve_manually(
         &self,
         observed: &Observation,
         resolution: &Resolution,
@@ -372,7 +372,11 @@ impl AuditStore for MemoryStore {
         Ok(self.resolve_and_note(observed, resolution, Some(change)))
     }
 
-    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+    async fn purge_manually(
+        &self,
+        limit: u32,
+        change: &ManualChange,
+    ) -> Result<Purged, StoreError> {
         let purged = self.purge(limit, Timestamp::MAX).await?;
         if !purged.is_nothing() {
             self.write_entry(AuditEntry {

@@ -66,9 +66,9 @@ mod place;
 ///
 /// # Operators
 ///
-/// Records are changed by hand in the store that has them, with the command or the page for that store. This store keeps
-/// no audit of its own. Its lists contain the records of the old store first. A record that was given back in one store
-/// and exists in the other one is on both parts.
+/// Records are changed manually in the store that has them, with the command or the page for that store. This store
+/// keeps no audit of its own. Its lists contain the records of the old store first. A record that was given back in one
+/// store and exists in the other one is on both parts.
 ///
 /// # Not for transactions
 ///
@@ -351,8 +351,8 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
     }
 
     /// Operators change a record in the store that has it.
-    fn can_resolve_by_hand(&self) -> bool {
-        self.old.can_resolve_by_hand() && self.new.can_resolve_by_hand()
+    fn can_resolve_manually(&self) -> bool {
+        self.old.can_resolve_manually() && self.new.can_resolve_manually()
     }
 
     fn expires_by_itself(&self) -> bool {
@@ -369,7 +369,7 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
             .min(self.new.claim_concurrency())
     }
 
-    /// Records are changed by hand in the store that has them.
+    /// Records are changed manually in the store that has them.
     fn audit(&self) -> Option<&dyn AuditStore> {
         None
     }

@@ -373,7 +373,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
         rows.iter().map(stored).collect()
     }
 
-    async fn change_by_hand(&self, change: &MessageChange<'_>) -> Result<bool, StoreError> {
+    async fn change_manually(&self, change: &MessageChange<'_>) -> Result<bool, StoreError> {
         let statement = match change.action {
             MessageAction::Requeued => &self.statements.requeue,
             MessageAction::Discarded => &self.statements.discard,

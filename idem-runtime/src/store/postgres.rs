@@ -630,7 +630,7 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
                 Other,
                 "a statement of the transaction failed, so none of it can be committed: give its error back",
             ),
-            // Two changes by hand that got the same number in the audit.
+            // Two manual changes that got the same number in the audit.
             "23505" => (
                 Conflict,
                 "another change was made at the same moment, try again",

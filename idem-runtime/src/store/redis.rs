@@ -70,8 +70,8 @@ use scripts::ScriptCall;
 /// - with sentinels: `+role`
 /// - to list and to purge: `+scan +strlen`
 /// - to count records, for operators: `+scan +dbsize`
-/// - to change records by hand: `+rpush +ltrim`
-/// - to read the audit of changes by hand: `+scan +lrange`
+/// - to change records manually: `+rpush +ltrim`
+/// - to read the audit of manual changes: `+scan +lrange`
 /// - for the warning about eviction: `+info`
 /// - to wait for replicas: `+wait`
 /// - if the URL names another database than 0: `+select`

@@ -34,8 +34,8 @@ mod transaction;
 mod transitions;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) use audit::changes_by_hand;
-pub(super) use audit::{audit, audit_store, resolve_by_hand, retry_transaction, write_purge};
+pub(super) use audit::manual_changes;
+pub(super) use audit::{audit, audit_store, resolve_manually, retry_transaction, write_purge};
 pub(super) use batch::{BatchExecutor, Batcher};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use batch::{Completion, one_per_record};

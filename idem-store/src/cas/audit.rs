@@ -1,9 +1,9 @@
-//! The audit of changes by hand.
+//! The audit of manual changes.
 //!
 //! A change and its entry have keys of their own, and the backend changes one at a time. So the entry is written first, as
 //! an intention. The change writes the number of the entry into the record, in the same write. From then on the entry
 //! is valid: a listing that finds an intention asks its record. Afterwards the entry is marked as certain, and then the number
-//! leaves the record. Whatever was cut off in between is finished by the next purge, or by the next change by hand.
+//! leaves the record. Whatever was cut off in between is finished by the next purge, or by the next manual change.
 
 use async_trait::async_trait;
 
@@ -99,7 +99,7 @@ impl<B: Backend> CasStore<B> {
 
 #[async_trait]
 impl<B: Backend> AuditStore for CasStore<B> {
-    async fn resolve_by_hand(
+    async fn resolve_manually(
         &self,
         observed: &Observation,
         resolution: &Resolution,
@@ -138,7 +138,11 @@ impl<B: Backend> AuditStore for CasStore<B> {
         Ok(Resolved::Done)
     }
 
-    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+    async fn purge_manually(
+        &self,
+        limit: u32,
+        change: &ManualChange,
+    ) -> Result<Purged, StoreError> {
         let mut entry = PurgeEntry { change, key: None };
         let purged = self
             .purge_batch(limit, Timestamp::MAX, Some(&mut entry))

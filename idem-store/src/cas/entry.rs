@@ -42,7 +42,7 @@ pub(super) struct Slot {
     log: AttemptLog,
     members: Option<MemberDigests>,
     pub(super) input: Option<Input>,
-    /// Changes by hand that took effect, and whose entries in the audit may still be intentions.
+    /// Manual changes that took effect, and whose entries in the audit may still be intentions.
     pub(super) audited: Vec<AuditNumber>,
 }
 

@@ -1,4 +1,4 @@
-//! Purges: expired records, old tombstones, and what changes by hand have left behind.
+//! Purges: expired records, old tombstones, and what manual changes have left behind.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::entry::Slot;
 /// than a write may be under way.
 const TOMBSTONE: Duration = Duration::from_secs(3600);
 
-/// Entry of the audit on a purge by hand, which is written when the first record is due.
+/// Entry of the audit on a manual purge, which is written when the first record is due.
 pub(super) struct PurgeEntry<'a> {
     pub(super) change: &'a ManualChange,
     pub(super) key: Option<AuditKey>,

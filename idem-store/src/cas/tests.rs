@@ -248,9 +248,9 @@ async fn a_tombstone_is_kept_for_an_hour() {
     }
 }
 
-/// Whatever is cut off in a change by hand, its entry is in the audit if and only if it took effect.
+/// Whatever is cut off in a manual change, its entry is in the audit if and only if it took effect.
 #[tokio::test(start_paused = true)]
-async fn a_change_by_hand_and_its_entry_are_one() {
+async fn a_manual_change_and_its_entry_are_one() {
     let mut outcomes = std::collections::BTreeSet::new();
     for resolution in [Resolution::Release, Resolution::Erase] {
         for (nth, takes_effect) in (0..12).flat_map(|nth| [(nth, false), (nth, true)]) {
@@ -259,7 +259,7 @@ async fn a_change_by_hand_and_its_entry_are_one() {
             let change = ManualChange::new("ann", "because").unwrap();
             shelf.state().fault = Some((nth, takes_effect));
             let seen = record.observation();
-            let answer = store.resolve_by_hand(&seen, &resolution, &change).await;
+            let answer = store.resolve_manually(&seen, &resolution, &change).await;
             shelf.state().fault = None;
 
             let after = store.get(&record.id).await.unwrap();

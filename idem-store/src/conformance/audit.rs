@@ -14,7 +14,7 @@ fn change(reason: &str) -> Result<ManualChange, String> {
     ManualChange::new(actor, reason).map_err(|error| error.to_string())
 }
 
-async fn by_hand(
+async fn manually(
     store: &Subject,
     seen: &crate::record::Observation,
     resolution: &Resolution,
@@ -22,8 +22,8 @@ async fn by_hand(
 ) -> Result<Resolved, String> {
     let store = store.store();
     let audit = store.audit().ok_or("the store keeps no audit")?;
-    let answer = audit.resolve_by_hand(seen, resolution, change).await;
-    answer.map_err(failed("resolve_by_hand"))
+    let answer = audit.resolve_manually(seen, resolution, change).await;
+    answer.map_err(failed("resolve_manually"))
 }
 
 async fn read(
@@ -66,7 +66,7 @@ pub(super) async fn manual_change_is_written_down(store: Subject) -> CaseResult 
         let silent = store.silent(OnCrash::Refuse).await?;
         let seen = silent.observation();
         let change = change("the bank's \"answer\": 100 % ü \\n")?;
-        let answer = by_hand(&store, &seen, &resolution, &change).await?;
+        let answer = manually(&store, &seen, &resolution, &change).await?;
         ensure!(answer == Resolved::Done, "{resolution:?} was refused");
         let after = store.get(&seen.id).await?;
         let state = after.as_ref().map(|record| record.state);
@@ -111,11 +111,11 @@ pub(super) async fn stale_change_writes_no_entry(store: Subject) -> CaseResult {
     store.renew(&silent.owner, LONG).await?;
     for (resolution, _) in resolutions() {
         let seen = silent.observation();
-        let answer = by_hand(&store, &seen, &resolution, &change("late")?).await?;
+        let answer = manually(&store, &seen, &resolution, &change("late")?).await?;
         ensure!(answer == Resolved::Stale, "{resolution:?} took effect");
         // As it is now, but its owner is alive.
         let seen = store.record(&seen.id).await?.observation();
-        let answer = by_hand(&store, &seen, &resolution, &change("alive")?).await?;
+        let answer = manually(&store, &seen, &resolution, &change("alive")?).await?;
         ensure!(answer == Resolved::Stale, "{resolution:?} took effect");
     }
     let found = entries(&store, &silent.claim.id).await?;
@@ -127,8 +127,8 @@ pub(super) async fn stale_change_writes_no_entry(store: Subject) -> CaseResult {
     // A record that does not exist.
     let gone = store.silent(OnCrash::Refuse).await?;
     let seen = gone.observation();
-    by_hand(&store, &seen, &Resolution::Erase, &change("first")?).await?;
-    let again = by_hand(&store, &seen, &Resolution::Erase, &change("again")?).await?;
+    manually(&store, &seen, &Resolution::Erase, &change("first")?).await?;
+    let again = manually(&store, &seen, &Resolution::Erase, &change("again")?).await?;
     ensure!(again == Resolved::Stale, "it was erased twice");
     let found = entries(&store, &seen.id).await?;
     ensure!(found.len() == 1, "the entries are {found:?}");
@@ -141,8 +141,8 @@ pub(super) async fn one_of_two_operators_wins(store: Subject) -> CaseResult {
         let seen = silent.observation();
         let (ann, bob) = (change("by ann")?, change("by bob")?);
         let (by_ann, by_bob) = tokio::join!(
-            by_hand(&store, &seen, &Resolution::Release, &ann),
-            by_hand(&store, &seen, &Resolution::Erase, &bob),
+            manually(&store, &seen, &Resolution::Release, &ann),
+            manually(&store, &seen, &Resolution::Erase, &bob),
         );
         let winner = match (by_ann?, by_bob?) {
             (Resolved::Done, Resolved::Stale) => ann,
@@ -161,7 +161,7 @@ pub(super) async fn one_of_two_operators_wins(store: Subject) -> CaseResult {
 pub(super) async fn entries_outlive_their_record(store: Subject) -> CaseResult {
     let silent = store.silent(OnCrash::Refuse).await?;
     let seen = silent.observation();
-    by_hand(&store, &seen, &Resolution::Erase, &change("first life")?).await?;
+    manually(&store, &seen, &Resolution::Erase, &change("first life")?).await?;
     let claim = ClaimRequest {
         lease: SHORT,
         owner_label: Some(OwnerLabel::lossy("next")),
@@ -169,7 +169,7 @@ pub(super) async fn entries_outlive_their_record(store: Subject) -> CaseResult {
     };
     store.own(&claim).await?;
     let seen = store.lapsed(&claim.id).await?.observation();
-    by_hand(&store, &seen, &Resolution::Release, &change("second life")?).await?;
+    manually(&store, &seen, &Resolution::Release, &change("second life")?).await?;
     let found = entries(&store, &claim.id).await?;
     let reasons: Vec<_> = found.iter().map(|it| it.change.reason()).collect();
     ensure!(
@@ -184,10 +184,10 @@ pub(super) async fn audit_is_listed_in_pages(store: Subject) -> CaseResult {
     let mut ids = Vec::new();
     for _ in 0..5 {
         let silent = store.silent(OnCrash::Refuse).await?;
-        by_hand(&store, &silent.observation(), &Resolution::Release, &ann).await?;
+        manually(&store, &silent.observation(), &Resolution::Release, &ann).await?;
         ids.push(silent.claim.id);
         let other = store.silent(OnCrash::Refuse).await?;
-        by_hand(
+        manually(
             &store,
             &other.observation(),
             &Resolution::Release,
@@ -251,14 +251,14 @@ async fn entries_by(store: &Subject, change: &ManualChange) -> Result<Vec<AuditE
 async fn purge_once(store: &Subject, change: &ManualChange) -> Result<Purged, String> {
     let store = store.store();
     let audit = store.audit().ok_or("the store keeps no audit")?;
-    let purged = audit.purge_by_hand(1_000, change).await;
-    purged.map_err(failed("purge_by_hand"))
+    let purged = audit.purge_manually(1_000, change).await;
+    purged.map_err(failed("purge_manually"))
 }
 
 pub(super) async fn manual_purge_is_written_down(store: Subject) -> CaseResult {
     let expires = store.store().expires_by_itself();
     let (mut has_removed, mut has_found_nothing) = (false, false);
-    // Other purges may run on the same store, so a record may be gone before the purge by hand.
+    // Other purges may run on the same store, so a record may be gone before the manual purge.
     for _ in 0..200 {
         if has_removed && has_found_nothing {
             return Ok(());
@@ -311,5 +311,5 @@ pub(super) async fn manual_purge_is_written_down(store: Subject) -> CaseResult {
             "{entry:?} where {expected:?} took place"
         );
     }
-    Err("of 200 purges by hand none deleted a record, or each did".to_owned())
+    Err("of 200 manual purges none deleted a record, or each did".to_owned())
 }

@@ -336,8 +336,8 @@ impl<S: Store> Store for FaultStore<S> {
         None
     }
 
-    fn can_resolve_by_hand(&self) -> bool {
-        self.inner.store.can_resolve_by_hand()
+    fn can_resolve_manually(&self) -> bool {
+        self.inner.store.can_resolve_manually()
     }
 
     fn expires_by_itself(&self) -> bool {
@@ -441,20 +441,24 @@ impl<S: Store> Store for FaultStore<S> {
 /// store keeps no audit, all methods fail.
 #[async_trait]
 impl<S: Store> AuditStore for FaultStore<S> {
-    async fn resolve_by_hand(
+    async fn resolve_manually(
         &self,
         observed: &Observation,
         resolution: &Resolution,
         change: &ManualChange,
     ) -> Result<Resolved, StoreError> {
         let audit = self.inner().audit().ok_or_else(no_audit)?;
-        let transition = audit.resolve_by_hand(observed, resolution, change);
+        let transition = audit.resolve_manually(observed, resolution, change);
         self.faulty(Op::Resolve, transition).await
     }
 
-    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+    async fn purge_manually(
+        &self,
+        limit: u32,
+        change: &ManualChange,
+    ) -> Result<Purged, StoreError> {
         let audit = self.inner().audit().ok_or_else(no_audit)?;
-        let transition = audit.purge_by_hand(limit, change);
+        let transition = audit.purge_manually(limit, change);
         self.faulty(Op::Purge, transition).await
     }
 

@@ -1,4 +1,4 @@
-//! Cases on records that are resolved by hand, or by the answer of a reconciliation.
+//! Cases on records that are resolved manually, or by the answer of a reconciliation.
 
 use std::time::Duration;
 

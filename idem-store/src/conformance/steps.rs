@@ -146,7 +146,7 @@ pub(super) async fn steps_are_kept_over_release(store: Subject) -> CaseResult {
     ensure!(resolved == Resolved::Done, "the resolution was refused");
     let owner = store.own(&other(&claim)).await?;
     let steps = reads(&store, &owner).await?;
-    ensure!(steps == one(b"first"), "after a release by hand: {steps:?}");
+    ensure!(steps == one(b"first"), "after a manual release: {steps:?}");
     Ok(())
 }
 

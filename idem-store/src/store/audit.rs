@@ -1,4 +1,4 @@
-//! Optional store trait: writes down who changed records by hand, and why.
+//! Optional store trait: writes down who changed records manually, and why.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use crate::store::{Cursor, PageRequest, Purged, Resolution, Resolved, Unreadable
 ///
 /// # Contract
 ///
-/// [`resolve_by_hand`](Self::resolve_by_hand) and its entry are **one atomic transition**: either both take effect or
+/// [`resolve_manually`](Self::resolve_manually) and its entry are **one atomic transition**: either both take effect or
 /// neither does. A resolution that is [`Stale`](Resolved::Stale) writes no entry. An entry outlives its record, also where
 /// the record is erased or purged. The store never changes or deletes entries. Operators may delete old ones by the means
 /// of the database.
 ///
-/// [`purge_by_hand`](Self::purge_by_hand) writes one entry with the counts of its batch. The entry exists before the first
-/// change can be seen: in the same transaction, or, where a purge is more than one transition, in an earlier one. Such an
-/// early entry has zeros as its counts until the batch has ended.
+/// [`purge_manually`](Self::purge_manually) writes one entry with the counts of its batch. The entry exists before the
+/// first change can be seen: in the same transaction, or, where a purge is more than one transition, in an earlier one.
+/// Such an early entry has zeros as its counts until the batch has ended.
 #[async_trait]
 pub trait AuditStore: Send + Sync {
     /// Resolves like [`Store::resolve`](crate::Store::resolve), and writes who did it and why.
     ///
     /// After an error, both may have taken effect or neither. A repetition then finds another record than was observed.
-    async fn resolve_by_hand(
+    async fn resolve_manually(
         &self,
         observed: &Observation,
         resolution: &Resolution,
@@ -39,7 +39,8 @@ pub trait AuditStore: Send + Sync {
     /// nothing leaves no entry. A batch may be smaller than `limit`.
     ///
     /// After an error, the batch may have been purged in part; its entry exists then. A repetition purges the rest.
-    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError>;
+    async fn purge_manually(&self, limit: u32, change: &ManualChange)
+    -> Result<Purged, StoreError>;
 
     /// Reads a page of matching entries, the newest first. An entry that cannot be read is passed over and named in
     /// [`AuditPage::unreadable`]; it does not fail the page.
@@ -50,7 +51,7 @@ pub trait AuditStore: Send + Sync {
     ) -> Result<AuditPage, StoreError>;
 }
 
-/// Who changes records by hand, and why.
+/// Who changes records manually, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManualChange {
     actor: Arc<str>,

@@ -13,7 +13,7 @@ use crate::bug::Bug;
 
 #[async_trait]
 impl AuditStore for ToyStore {
-    async fn resolve_by_hand(
+    async fn resolve_manually(
         &self,
         observed: &Observation,
         resolution: &Resolution,
@@ -61,14 +61,18 @@ impl AuditStore for ToyStore {
         Ok(resolved)
     }
 
-    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+    async fn purge_manually(
+        &self,
+        limit: u32,
+        change: &ManualChange,
+    ) -> Result<Purged, StoreError> {
         let purged = self.purge(limit, Timestamp::MAX).await?;
         let is_told = match purged.is_nothing() {
             true => self.has(Bug::EmptyPurgeIsWrittenDown),
-            false => !self.has(Bug::PurgeByHandIsNotWrittenDown),
+            false => !self.has(Bug::ManualPurgeIsNotWrittenDown),
         };
         if is_told {
-            let told = match self.has(Bug::PurgeByHandLosesItsCounts) {
+            let told = match self.has(Bug::ManualPurgeLosesItsCounts) {
                 true => Purged::default(),
                 false => purged,
             };

@@ -32,7 +32,7 @@ async fn of_two_operators_one_wins_and_the_other_is_told_what_changed(site: Site
     assert_eq!(lost.status, StatusCode::CONFLICT);
     for part in [
         "Nothing was changed",
-        "ann changed it by hand",
+        "ann changed it manually",
         "the post office has no letter",
         "released now",
     ] {

@@ -212,7 +212,7 @@ async fn pages_of_the_longest_texts_are_bounded() {
         (record.clone(), 600_000, "Older changes are left out"),
         (format!("{record}/payload"), 200_000, "5 more steps"),
         ("/records".to_owned(), 600_000, "Next page"),
-        ("/audit".to_owned(), 700_000, "Changes by hand"),
+        ("/audit".to_owned(), 700_000, "Manual changes"),
         (String::new(), 60_000, "Over time"),
     ] {
         let page = site.get(ANN, &path).await;

@@ -100,13 +100,13 @@ async fn a_refused_call_stays_interrupted_until_an_operator_completes_it() {
     let [ListedRecord { record: seen, .. }] = &*listed.records else {
         panic!("expected one interrupted record, got {listed:?}");
     };
-    let settled = crate::records::by_hand(&idem)
+    let settled = crate::records::manually(&idem)
         .complete(OPERATION, &seen.observation(), &77)
         .await;
     assert_eq!(settled.unwrap(), Resolved::Done);
     assert_eq!(effects.run(&idem, refuse()).await.unwrap(), 77);
     assert_eq!(effects.count(), 1);
-    let again = crate::records::by_hand(&idem)
+    let again = crate::records::manually(&idem)
         .release(&seen.observation())
         .await;
     assert_eq!(again.unwrap(), Resolved::Stale, "an outcome is immutable");
@@ -120,7 +120,10 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     die(&idem, &effects, refuse()).await;
     let seen = record(&idem).await.observation();
     assert_eq!(
-        crate::records::by_hand(&idem).release(&seen).await.unwrap(),
+        crate::records::manually(&idem)
+            .release(&seen)
+            .await
+            .unwrap(),
         Resolved::Done
     );
     assert_eq!(effects.run(&idem, refuse()).await.unwrap(), 2);
@@ -130,7 +133,7 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     let seen = record(&idem).await.observation();
     let why = Failure::Declined("by hand".to_owned());
     assert_eq!(
-        crate::records::by_hand(&idem)
+        crate::records::manually(&idem)
             .fail(OPERATION, &seen, &why)
             .await
             .unwrap(),
@@ -144,7 +147,7 @@ async fn an_operator_can_release_fail_or_erase_an_interrupted_record() {
     die(&idem, &effects, refuse()).await;
     let seen = record(&idem).await.observation();
     assert_eq!(
-        crate::records::by_hand(&idem).erase(&seen).await.unwrap(),
+        crate::records::manually(&idem).erase(&seen).await.unwrap(),
         Resolved::Done
     );
     let other_request = call("k", 2).on_crash(OnCrash::Refuse);
@@ -171,7 +174,7 @@ async fn a_record_whose_owner_is_alive_cannot_be_resolved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn expired_records_are_purged_by_hand() {
+async fn expired_records_are_purged_manually() {
     let (idem, effects) = (idem(), Effects::default());
     let change = crate::records::manual_change();
     assert_eq!(effects.run(&idem, call("k", 1)).await.unwrap(), 1);
@@ -454,7 +457,7 @@ async fn an_owner_whose_record_was_resolved_gets_the_operators_outcome() {
             paused_past_the_lease(&attempt).await;
             let records = pair.other.records();
             let seen = records.get(&attempt.record_id()).await?.unwrap();
-            let settled = crate::records::by_hand(&pair.other)
+            let settled = crate::records::manually(&pair.other)
                 .complete(OPERATION, &seen.observation(), &77)
                 .await?;
             assert_eq!(settled, Resolved::Done);

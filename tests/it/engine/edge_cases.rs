@@ -229,7 +229,7 @@ async fn an_error_never_repeats_the_text_of_its_source() {
         .find_scoped("test.operation", "k", &none)
         .await;
     let seen = found.unwrap().unwrap().observation();
-    let error = crate::records::by_hand(&idem)
+    let error = crate::records::manually(&idem)
         .complete(UNSPEAKABLE, &seen, &Unspeakable)
         .await;
     let mut error: Option<&dyn std::error::Error> = Some(error.as_ref().unwrap_err());

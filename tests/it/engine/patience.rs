@@ -138,9 +138,9 @@ async fn a_waiting_call_does_not_replay_an_outcome_that_has_expired() {
     assert!(waited < Duration::from_secs(6), "{waited:?}");
 }
 
-/// Reads and changes by hand end at the time limit of the handle, not at that of another one.
+/// Reads and manual changes end at the time limit of the handle, not at that of another one.
 #[tokio::test(start_paused = true)]
-async fn a_read_by_hand_ends_at_the_time_limit_of_the_handle() {
+async fn an_operators_read_ends_at_the_time_limit_of_the_handle() {
     let limit = Duration::from_millis(70);
     let store = FaultStore::new(MemoryStore::new());
     let idem = Idem::builder(store).store_timeout(limit).build();

@@ -139,7 +139,7 @@ impl<S: Store, B: Debug + Send + Sync + 'static> Store for Plain<S, B> {
         self.concurrency
     }
 
-    fn can_resolve_by_hand(&self) -> bool {
+    fn can_resolve_manually(&self) -> bool {
         self.is_resolved
     }
 }

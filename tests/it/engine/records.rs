@@ -39,7 +39,10 @@ async fn a_decision_that_was_made_in_a_browser_applies_to_the_record_that_was_sh
     let idem = idem();
     let record = interrupt(&idem, "k").await;
     let seen = through_a_browser(&record);
-    let released = crate::records::by_hand(&idem).release(&seen).await.unwrap();
+    let released = crate::records::manually(&idem)
+        .release(&seen)
+        .await
+        .unwrap();
     assert_eq!(released, Resolved::Done);
     assert_eq!(
         Effects::default().run(&idem, call("k", 1)).await.unwrap(),
@@ -53,17 +56,17 @@ async fn a_decision_about_a_record_that_changed_meanwhile_has_no_effect() {
     let record = interrupt(&idem, "k").await;
     let seen = through_a_browser(&record);
     // Another operator says that nothing was done, and the next call is interrupted as well.
-    crate::records::by_hand(&idem)
+    crate::records::manually(&idem)
         .release(&record.observation())
         .await
         .unwrap();
     let now = interrupt(&idem, "k").await;
     for resolved in [
-        crate::records::by_hand(&idem).release(&seen).await,
-        crate::records::by_hand(&idem)
+        crate::records::manually(&idem).release(&seen).await,
+        crate::records::manually(&idem)
             .complete(OPERATION, &seen, &7)
             .await,
-        crate::records::by_hand(&idem).erase(&seen).await,
+        crate::records::manually(&idem).erase(&seen).await,
     ] {
         assert_eq!(resolved.unwrap(), Resolved::Stale);
     }
@@ -79,10 +82,10 @@ async fn a_result_of_another_operation_is_refused_before_anything_is_written() {
     let seen = record.observation();
     let oops = "oops".to_owned();
     for refused in [
-        crate::records::by_hand(&idem)
+        crate::records::manually(&idem)
             .complete(OTHER, &seen, &oops)
             .await,
-        crate::records::by_hand(&idem)
+        crate::records::manually(&idem)
             .fail(OTHER, &seen, &oops)
             .await,
     ] {
@@ -99,7 +102,7 @@ async fn a_result_of_another_operation_is_refused_before_anything_is_written() {
     }
     let after = idem.records().get(&record.id).await.unwrap().unwrap();
     assert_eq!(after.observation(), seen);
-    let done = crate::records::by_hand(&idem)
+    let done = crate::records::manually(&idem)
         .complete(OPERATION, &seen, &7)
         .await
         .unwrap();
@@ -110,7 +113,7 @@ async fn a_result_of_another_operation_is_refused_before_anything_is_written() {
     );
     // The record is gone: the observation is stale.
     tokio::time::advance(TTL * 2).await;
-    let done = crate::records::by_hand(&idem)
+    let done = crate::records::manually(&idem)
         .complete(OTHER, &seen, &oops)
         .await
         .unwrap();

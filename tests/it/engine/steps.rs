@@ -586,11 +586,11 @@ async fn declared(
 async fn on_a_store_without_steps_a_function_with_steps_is_refused_before_its_first_effect() {
     let (idem, ledger) = (Idem::new(Plain::new(MemoryStore::new())), Ledger::default());
     let by_macro = declared(&idem, "k", &ledger).await;
-    let by_hand = run(&idem, call("k", 1).with_steps(), async |_| {
+    let manual = run(&idem, call("k", 1).with_steps(), async |_| {
         ledger.enter("before");
         Ok(1)
     });
-    for answer in [by_macro, by_hand.await] {
+    for answer in [by_macro, manual.await] {
         assert!(matches!(
             refusal(answer),
             Error::InvalidCall(InvalidCall::StepsUnsupported)

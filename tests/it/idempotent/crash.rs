@@ -37,7 +37,7 @@ async fn refuse_leaves_a_crashed_call_to_an_operator() {
         (record.state, bank.payments()),
         (RecordState::Interrupted, 2)
     );
-    let resolved = crate::records::by_hand(&bank)
+    let resolved = crate::records::manually(&bank)
         .complete(REFUSE, &record.observation(), &7)
         .await;
     assert!(resolved.is_ok());

@@ -178,7 +178,7 @@ async fn a_poll_does_not_read_messages_behind_a_parked_one(database: Database) {
     // Once no message is ahead of them, they are delivered in order.
     let parked = database.outbox.parked(None, 10).await.unwrap().messages;
     assert_eq!(parked.len(), 1);
-    assert!(database.by_hand().discard(parked[0].key()).await.unwrap());
+    assert!(database.manually().discard(parked[0].key()).await.unwrap());
     let relay = start(&database.outbox);
     let all = handled.reached(2 + 250).await;
     relay.stop().await;

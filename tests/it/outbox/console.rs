@@ -5,7 +5,7 @@ use idem_runtime::outbox::{self, MessageAuditFilter};
 use idem_runtime::store::PageRequest;
 use idem_tests::on_stores;
 
-use super::by_hand::park;
+use super::manual::park;
 use super::{Database, TOPIC, placed};
 use crate::console::{ANN, BOB, READER, Site, borrowed, field};
 

@@ -105,14 +105,14 @@ async fn a_failing_message_is_parked_after_max_attempts_and_can_be_requeued(data
     assert!(first.next.is_some() && rest.messages.is_empty() && rest.next.is_none());
 
     let nobody = Key::new("nobody's").unwrap();
-    assert!(!database.by_hand().requeue(&nobody).await.unwrap());
-    assert!(database.by_hand().requeue(&poison).await.unwrap());
+    assert!(!database.manually().requeue(&nobody).await.unwrap());
+    assert!(database.manually().requeue(&poison).await.unwrap());
     assert!(
-        !database.by_hand().requeue(&poison).await.unwrap(),
+        !database.manually().requeue(&poison).await.unwrap(),
         "it waits"
     );
     assert!(
-        !database.by_hand().discard(&poison).await.unwrap(),
+        !database.manually().discard(&poison).await.unwrap(),
         "it waits"
     );
     let relay = start(true);
@@ -161,7 +161,7 @@ async fn a_parked_message_blocks_its_ordering_key_until_it_is_discarded(database
     let mut first = handled.entries();
     first.sort_unstable();
     assert_eq!(first, [1, 4, 5]);
-    assert!(database.by_hand().discard(&poison).await.unwrap());
+    assert!(database.manually().discard(&poison).await.unwrap());
     assert_eq!(handled.reached(5).await[3..], [2, 3]);
     until(async || relay.stats().delivered == 4).await;
     relay.stop().await;

@@ -86,12 +86,18 @@ async fn keys_that_differ_in_trailing_blanks_are_two_keys(database: Database) {
     relay.stop().await;
     assert!(
         !database
-            .by_hand()
+            .manually()
             .discard(&key_of("Job-1   "))
             .await
             .unwrap()
     );
-    assert!(database.by_hand().discard(&key_of("Job-1 ")).await.unwrap());
+    assert!(
+        database
+            .manually()
+            .discard(&key_of("Job-1 "))
+            .await
+            .unwrap()
+    );
     let rest = database.outbox.parked(None, 10).await.unwrap().messages;
     let rest: Vec<_> = rest.iter().map(|it| it.key().as_str()).collect();
     assert_eq!(rest, ["Job-1", "Job-1  "]);

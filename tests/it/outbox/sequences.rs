@@ -3,7 +3,7 @@
 use idem_runtime::outbox;
 use idem_tests::places;
 
-use super::by_hand::park;
+use super::manual::park;
 use super::{Database, TOPIC, placed};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -12,7 +12,7 @@ async fn a_migration_advances_sequences_beyond_the_copied_rows() {
     let database = Database::open(places::postgres()).await;
     let keys = park(&database, 3).await;
     for key in &keys {
-        assert!(database.by_hand().requeue(key).await.unwrap());
+        assert!(database.manually().requeue(key).await.unwrap());
     }
     let highest = "SELECT max(id) FROM idem_outbox";
     let copied = database.number(highest).await;

@@ -264,7 +264,7 @@ async fn every_deletion_of_the_store_raises_the_fencing_floor() {
 /// No sequence numbers the entries. Two transactions that take the same number conflict, and one of them runs again.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn concurrent_changes_by_hand_get_numbers_without_gaps() {
+async fn concurrent_manual_changes_get_numbers_without_gaps() {
     let (store, pool) = store().await;
     entries_have_numbers_without_gaps(store, &pool).await;
     let (_, pool) = self::store().await;
@@ -283,7 +283,7 @@ async fn entries_have_numbers_without_gaps(store: PostgresStore, pool: &PgPool) 
         changes.spawn(async move {
             let audit = store.audit().unwrap();
             let resolved = audit
-                .resolve_by_hand(&observed, &Resolution::Release, &manual_change())
+                .resolve_manually(&observed, &Resolution::Release, &manual_change())
                 .await;
             resolved.map_err(|error| full_text(&error)).unwrap()
         });
@@ -491,7 +491,7 @@ async fn what_the_server_rolls_back_runs_again() {
     );
     assert_eq!(tries().await - before, 1 + 2);
 
-    // The transaction of a change by hand: an entry of the audit, rolled back, and again with the change itself.
+    // The transaction of a manual change: an entry of the audit, rolled back, and again with the change itself.
     let owner = own(&store, &claim("interrupted")).await;
     store.interrupt(&owner).await.unwrap();
     let observed = store.get(&owner.id).await.unwrap().unwrap().observation();
@@ -501,7 +501,7 @@ async fn what_the_server_rolls_back_runs_again() {
     let resolved = tokio::spawn(async move {
         let audit = resolving.audit().unwrap();
         audit
-            .resolve_by_hand(&observed, &Resolution::Release, &manual_change())
+            .resolve_manually(&observed, &Resolution::Release, &manual_change())
             .await
     });
     waits().await;

@@ -22,8 +22,8 @@ pub(crate) const OF_SERVICE: [&str; 4] = [
 /// Tables that operators read, and add to.
 pub(crate) const OF_OPERATORS: &str = "idem_records_audit";
 
-/// A service with the documented privileges does all that calls need, operators also change records by hand, and neither
-/// changes or deletes an entry of the audit.
+/// A service with the documented privileges does all that calls need, operators also change records manually, and
+/// neither changes or deletes an entry of the audit.
 pub(crate) async fn suffice<S: Sql + OperatorStore>(service: &S::Pool, operators: &S::Pool) {
     let store = S::over(service);
     let payload = || Payload {
@@ -64,11 +64,11 @@ pub(crate) async fn suffice<S: Sql + OperatorStore>(service: &S::Pool, operators
     let change = ManualChange::new("ann", "the letter has arrived").unwrap();
     let complete = Resolution::Complete(outcome(b"1"));
     let audit = store.audit().unwrap();
-    let refused = audit.resolve_by_hand(&observed, &complete, &change).await;
+    let refused = audit.resolve_manually(&observed, &complete, &change).await;
     assert_eq!(refused.unwrap_err().kind(), StoreErrorKind::Denied);
     let store = S::over(operators);
     let audit = store.audit().unwrap();
-    let resolved = audit.resolve_by_hand(&observed, &complete, &change).await;
+    let resolved = audit.resolve_manually(&observed, &complete, &change).await;
     assert_eq!(resolved.unwrap(), Resolved::Done);
     for pool in [service, operators] {
         for change in [

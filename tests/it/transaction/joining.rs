@@ -398,7 +398,7 @@ async fn a_call_that_failed_may_be_made_again_in_the_same_transaction<S: Orders>
     shop: Arc<Shop<S>>,
 ) {
     let died = die(&shop).await;
-    let released = crate::records::by_hand(&shop.idem)
+    let released = crate::records::manually(&shop.idem)
         .release(&died.observation())
         .await;
     assert_eq!(released.unwrap(), Resolved::Done);

@@ -260,7 +260,7 @@ impl Process {
                 return;
             };
             // Whether it succeeds is the store's business.
-            let _ = idem.store().purge_by_hand(100, &change).await;
+            let _ = idem.store().purge_manually(100, &change).await;
         });
     }
 }

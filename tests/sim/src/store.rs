@@ -426,7 +426,7 @@ impl Store for SimStore {
 /// The simulated server keeps no audit: a manual change is a resolution.
 #[async_trait]
 impl AuditStore for SimStore {
-    async fn resolve_by_hand(
+    async fn resolve_manually(
         &self,
         observed: &Observation,
         resolution: &Resolution,
@@ -435,9 +435,13 @@ impl AuditStore for SimStore {
         self.resolve(observed, resolution).await
     }
 
-    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+    async fn purge_manually(
+        &self,
+        limit: u32,
+        change: &ManualChange,
+    ) -> Result<Purged, StoreError> {
         if let Some(cached) = &self.cached {
-            return AuditStore::purge_by_hand(&**cached, limit, change).await;
+            return AuditStore::purge_manually(&**cached, limit, change).await;
         }
         let request = Request::Purge(limit, Timestamp::MAX, PurgedBy::Operator);
         ask!(self, request, Reply::Purged)

@@ -56,7 +56,7 @@ impl MySqlStore {
         for (check, checked) in [
             ("writable", self.check_writable(&settings).await),
             ("rights", self.check_rights().await),
-            ("changes by hand", self.check_audit().await),
+            ("manual changes", self.check_audit().await),
             ("engine", self.check_engine().await),
             ("indexes", self.check_indexes().await),
             ("durability", self.check_durability().await),
@@ -159,11 +159,11 @@ impl MySqlStore {
         let missing = self.missing("_audit", &[select, insert]).await?;
         if missing.is_empty() && self.is_on("read_only").await? {
             return Ok(Finding::ok(
-                "changes by hand",
+                "manual changes",
                 "the user may read the audit; a server that is read-only does not show the right to write it",
             ));
         }
-        Ok(sql::changes_by_hand(&missing))
+        Ok(sql::manual_changes(&missing))
     }
 
     /// Privileges that the user lacks on the table with this ending of its name.

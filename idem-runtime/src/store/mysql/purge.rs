@@ -58,14 +58,14 @@ pub(super) async fn purge(
 }
 
 impl MySqlStore {
-    /// Begins the transaction of a change by hand.
-    pub(super) async fn begin_by_hand(
+    /// Begins the transaction of a manual change.
+    pub(super) async fn begin_manual_change(
         &self,
     ) -> Result<OpenTransaction<'static, MySql>, StoreError> {
         self.begin().await
     }
 
-    /// Reads the records of a purge by hand, before its transaction begins: it would lock the fencing floor, for which
+    /// Reads the records of a manual purge, before its transaction begins: it would lock the fencing floor, for which
     /// claims would wait.
     pub(super) async fn due_for_purge(&self, limit: u32) -> Result<Due, StoreError> {
         Due::read(

@@ -201,9 +201,9 @@ pub(crate) trait Messages: Debug + Send + Sync {
     /// Returns up to `limit` parked messages after the one with this id, in the order of enqueuing.
     async fn parked(&self, after: i64, limit: u32) -> Result<Vec<StoredMessage>, StoreError>;
 
-    /// Changes a parked message by hand, and writes who did it and why in the same transaction. Returns false, and writes
-    /// nothing, if no message is parked like that.
-    async fn change_by_hand(&self, change: &MessageChange<'_>) -> Result<bool, StoreError>;
+    /// Changes a parked message manually, and writes who did it and why in the same transaction. Returns false, and
+    /// writes nothing, if no message is parked like that.
+    async fn change_manually(&self, change: &MessageChange<'_>) -> Result<bool, StoreError>;
 
     /// Returns up to `limit` matching entries before this number, the newest first, with their numbers. An entry that
     /// somebody changed by hand is an error of its own.

@@ -22,7 +22,7 @@ const SETTINGS: &str = "settings";
 const FORM: &str = "form of the tables";
 /// Privileges that the store needs on each of its tables.
 const PRIVILEGES: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
-/// Privileges that a change by hand needs on the audit.
+/// Privileges that a manual change needs on the audit.
 const AUDIT_PRIVILEGES: [&str; 2] = ["SELECT", "INSERT"];
 /// Endings of the names of the tables that every call needs.
 const TABLES: [&str; 4] = ["", "_steps", "_recovery", "_fencing_floor"];
@@ -56,7 +56,7 @@ impl PostgresStore {
             self.check_rights(&mut connection).await,
         ));
         findings.push(Finding::or_failed(
-            "changes by hand",
+            "manual changes",
             self.check_audit(&mut connection).await,
         ));
         findings.push(Finding::or_failed(
@@ -185,7 +185,7 @@ impl PostgresStore {
         let missing = self
             .missing(connection, "_audit", &AUDIT_PRIVILEGES)
             .await?;
-        Ok(sql::changes_by_hand(&missing))
+        Ok(sql::manual_changes(&missing))
     }
 
     /// Privileges that the user lacks on the table with this ending of its name.

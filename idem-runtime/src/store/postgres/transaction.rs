@@ -53,9 +53,9 @@ impl Backend for InTransaction<'_, PostgresStore, PgConnection> {
 }
 
 impl PostgresStore {
-    /// Begins the transaction of a change by hand. The portable form asks for no isolation level, because some servers give
-    /// another level than was asked for. There a conflict is reported, and the transaction runs again.
-    pub(super) async fn begin_by_hand(
+    /// Begins the transaction of a manual change. The portable form asks for no isolation level, because some servers
+    /// give another level than was asked for. There a conflict is reported, and the transaction runs again.
+    pub(super) async fn begin_manual_change(
         &self,
     ) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
         self.own_statements().await?;
@@ -72,7 +72,7 @@ impl PostgresStore {
             .map_err(error)
     }
 
-    /// Number of records that a purge by hand examines: nothing is read before its transaction begins.
+    /// Number of records that a manual purge examines: nothing is read before its transaction begins.
     pub(super) fn due_for_purge(&self, limit: u32) -> Ready<Result<u32, StoreError>> {
         ready(Ok(limit))
     }

@@ -1,4 +1,4 @@
-//! Audit of manual changes: a list for each record that was changed, and for each batch of a purge by hand.
+//! Audit of manual changes: a list for each record that was changed, and for each batch of a manual purge.
 
 use std::cmp::Reverse;
 
@@ -109,7 +109,7 @@ impl RedisStore {
 
 #[async_trait]
 impl AuditStore for RedisStore {
-    async fn resolve_by_hand(
+    async fn resolve_manually(
         &self,
         observed: &Observation,
         resolution: &Resolution,
@@ -121,7 +121,11 @@ impl AuditStore for RedisStore {
 
     /// Reads all audits and sorts them, unless the filter names a record: Redis has no index for them.
     /// Purges each record in a script of its own. The entry is therefore written before, and its counts afterwards.
-    async fn purge_by_hand(&self, limit: u32, change: &ManualChange) -> Result<Purged, StoreError> {
+    async fn purge_manually(
+        &self,
+        limit: u32,
+        change: &ManualChange,
+    ) -> Result<Purged, StoreError> {
         let mut note = PurgeNote::new(self, change);
         let purged = self
             .purge_noted(limit, Timestamp::MAX, Some(&mut note))
@@ -165,7 +169,7 @@ impl AuditStore for RedisStore {
     }
 }
 
-/// Entry of a batch of a purge by hand.
+/// Entry of a batch of a manual purge.
 pub(super) struct PurgeNote<'a> {
     /// Key of the list that has this entry alone.
     key: Vec<u8>,

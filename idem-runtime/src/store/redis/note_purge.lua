@@ -1,5 +1,5 @@
--- Writes the entry of a purge by hand: without counts before its first record is deleted, and with them when it has ended.
--- Each record is purged in a script of its own, so an entry that was written only at the end could be lost.
+-- Writes the entry of a manual purge: without counts before its first record is deleted, and with them when it has
+-- ended. Each record is purged in a script of its own, so an entry that was written only at the end could be lost.
 --
 -- KEYS: list of its own for this purge
 -- ARGV: actor, reason, numbers of records that were removed, abandoned and interrupted; 'begins', or 'ended'

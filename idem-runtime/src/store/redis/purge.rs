@@ -34,7 +34,7 @@ impl RedisStore {
         self.purge_noted(limit, as_of, None).await
     }
 
-    /// Purges like [`purge_due`](Self::purge_due), and writes the entry of a purge by hand before the first record is
+    /// Purges like [`purge_due`](Self::purge_due), and writes the entry of a manual purge before the first record is
     /// changed.
     pub(super) async fn purge_noted(
         &self,

@@ -14,7 +14,7 @@ use crate::store::{
 
 /// Resolves a record and writes the entry of the audit, on a connection that is in a transaction. After `Stale` or an
 /// error, the caller rolls the transaction back.
-pub(in crate::store) async fn resolve_by_hand(
+pub(in crate::store) async fn resolve_manually(
     backend: &impl Backend,
     observed: &Observation,
     resolution: &Resolution,
@@ -58,15 +58,15 @@ pub(in crate::store) async fn write_purge(
 
 /// Finding about the rights on the audit. A service does without them, unless operators use its user.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) fn changes_by_hand(missing: &[String]) -> Finding {
-    const CHECK: &str = "changes by hand";
+pub(in crate::store) fn manual_changes(missing: &[String]) -> Finding {
+    const CHECK: &str = "manual changes";
     if missing.is_empty() {
         return Finding::ok(CHECK, "the user may write and read the audit");
     }
     Finding::warning(
         CHECK,
         format!(
-            "the user has not the right to {}, so a change by hand fails. Calls need no right on the audit",
+            "the user has not the right to {}, so a manual change fails. Calls need no right on the audit",
             missing.join(", ")
         ),
         "GRANT these privileges to the user with whom operators connect",
@@ -165,7 +165,7 @@ macro_rules! audit_store {
     ($store:ty) => {
         #[async_trait::async_trait]
         impl crate::store::AuditStore for $store {
-            async fn resolve_by_hand(
+            async fn resolve_manually(
                 &self,
                 observed: &Observation,
                 resolution: &Resolution,
@@ -179,9 +179,9 @@ macro_rules! audit_store {
                 }
                 let run = || async {
                     // An error drops the transaction, which rolls it back.
-                    let mut transaction = self.begin_by_hand().await?;
+                    let mut transaction = self.begin_manual_change().await?;
                     let on = sql::InTransaction::new(self, &mut transaction);
-                    let resolved = sql::resolve_by_hand(&on, observed, resolution, change).await?;
+                    let resolved = sql::resolve_manually(&on, observed, resolution, change).await?;
                     match resolved {
                         Resolved::Done => self.commit(transaction).await?,
                         Resolved::Stale => self.rollback(transaction).await?,
@@ -191,7 +191,7 @@ macro_rules! audit_store {
                 sql::retry_transaction(run).await
             }
 
-            async fn purge_by_hand(
+            async fn purge_manually(
                 &self,
                 limit: u32,
                 change: &crate::store::ManualChange,
@@ -200,7 +200,7 @@ macro_rules! audit_store {
                 let due = &self.due_for_purge(limit).await?;
                 let run = || async move {
                     // An error drops the transaction, which rolls it back.
-                    let mut transaction = self.begin_by_hand().await?;
+                    let mut transaction = self.begin_manual_change().await?;
                     let on = sql::InTransaction::new(self, &mut transaction);
                     let purged = Self::purge_in(&on, due).await?;
                     if !purged.is_nothing() {

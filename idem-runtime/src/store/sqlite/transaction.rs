@@ -17,14 +17,14 @@ use crate::store::{
 sql::transactions!(SqliteStore, Sqlite, SqliteConnection, SqliteRow);
 
 impl SqliteStore {
-    /// Begins the transaction of a change by hand.
-    pub(super) async fn begin_by_hand(
+    /// Begins the transaction of a manual change.
+    pub(super) async fn begin_manual_change(
         &self,
     ) -> Result<OpenTransaction<'static, Sqlite>, StoreError> {
         self.begin().await
     }
 
-    /// Number of records that a purge by hand examines: nothing is read before its transaction begins.
+    /// Number of records that a manual purge examines: nothing is read before its transaction begins.
     pub(super) fn due_for_purge(&self, limit: u32) -> Ready<Result<u32, StoreError>> {
         ready(Ok(limit))
     }

@@ -170,7 +170,7 @@ fn an_outcome_tells_how_the_last_attempt_ended() {
         codec: "json/1".into(),
         bytes: b"1".as_slice().into(),
     };
-    for (outcome, by_owner, by_hand) in [
+    for (outcome, by_owner, manual) in [
         (
             Outcome::Completed(payload()),
             AttemptEnd::Completed,
@@ -205,7 +205,7 @@ fn an_outcome_tells_how_the_last_attempt_ended() {
         kept.change(200, None, |record| {
             transitions::resolve(record, &seen, &Resolution::Complete(outcome.clone()));
         });
-        assert_eq!(kept.attempts(), [(1, a, 100, Some(200), Some(by_hand))]);
+        assert_eq!(kept.attempts(), [(1, a, 100, Some(200), Some(manual))]);
     }
 }
 

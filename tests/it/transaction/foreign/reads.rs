@@ -129,7 +129,7 @@ async fn reads_return_what_is_committed<S: Sql + OperatorStore>(place: Place<S>,
                     let observed = record.observation();
                     let complete = Resolution::Complete(outcome(b"1"));
                     let audit = elsewhere.audit().unwrap();
-                    let resolved = audit.resolve_by_hand(&observed, &complete, &by);
+                    let resolved = audit.resolve_manually(&observed, &complete, &by);
                     resolved.await.unwrap();
                     if left_open == CHANGED {
                         leave::<S>(&pool, connections, left_open).await;

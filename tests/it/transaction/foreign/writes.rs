@@ -31,17 +31,17 @@ async fn writes_commit_themselves_alone<S: Sql + OperatorStore>(place: Place<S>)
         let leave = async || leave::<S>(&pool, connections, CHANGED).await;
         let observe = async |id: RecordId| elsewhere.get(&id).await.unwrap().unwrap();
 
-        for is_by_hand in [false, true] {
-            let claim = claim(&format!("resolved {connections} {is_by_hand}"));
+        for is_manual in [false, true] {
+            let claim = claim(&format!("resolved {connections} {is_manual}"));
             let owner = own(&elsewhere, &claim).await;
             elsewhere.interrupt(&owner).await.unwrap();
             let observed = observe(claim.id).await.observation();
             let complete = Resolution::Complete(outcome(b"1"));
             leave().await;
-            let resolved = match is_by_hand {
+            let resolved = match is_manual {
                 true => {
                     let audit = store.audit().unwrap();
-                    audit.resolve_by_hand(&observed, &complete, &by).await
+                    audit.resolve_manually(&observed, &complete, &by).await
                 }
                 false => store.resolve(&observed, &complete).await,
             };

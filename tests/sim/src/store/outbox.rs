@@ -155,7 +155,7 @@ impl Messages for SimStore {
         Ok(Vec::new())
     }
 
-    async fn change_by_hand(&self, _: &MessageChange<'_>) -> Result<bool, StoreError> {
+    async fn change_manually(&self, _: &MessageChange<'_>) -> Result<bool, StoreError> {
         Ok(false)
     }
 

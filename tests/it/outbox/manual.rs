@@ -1,4 +1,4 @@
-//! Changes of parked messages by hand, and their audit.
+//! Manual changes of parked messages, and their audit.
 
 use idem_runtime::Key;
 use idem_runtime::outbox::{self, Message, MessageAction, MessageAuditFilter, MessageEntry};
@@ -79,8 +79,8 @@ async fn a_change_of_a_message_is_written_down(database: Database) {
 async fn without_an_entry_no_message_is_changed(database: Database) {
     let keys = park(&database, 1).await;
     database.execute("DROP TABLE idem_outbox_audit").await;
-    assert!(database.by_hand().requeue(&keys[0]).await.is_err());
-    assert!(database.by_hand().discard(&keys[0]).await.is_err());
+    assert!(database.manually().requeue(&keys[0]).await.is_err());
+    assert!(database.manually().discard(&keys[0]).await.is_err());
     let backlog = database.outbox.backlog().await.unwrap();
     assert_eq!((backlog.waiting, backlog.parked), (0, 1));
 }
@@ -90,7 +90,7 @@ async fn one_of_two_operators_changes_a_message(database: Database) {
         let bob = ManualChange::new("bob", "not needed").unwrap();
         let by_bob = database.outbox.by(&bob);
         let (requeued, discarded) =
-            tokio::join!(database.by_hand().requeue(&key), by_bob.discard(&key));
+            tokio::join!(database.manually().requeue(&key), by_bob.discard(&key));
         let (requeued, discarded) = (requeued.unwrap(), discarded.unwrap());
         assert_ne!(requeued, discarded);
         let of_key = MessageAuditFilter {
@@ -109,7 +109,7 @@ async fn an_audit_of_messages_is_listed_in_pages(database: Database) {
     for (number, key) in keys.iter().enumerate() {
         match number {
             2 => assert!(database.outbox.by(&bob).discard(key).await.unwrap()),
-            _ => assert!(database.by_hand().discard(key).await.unwrap()),
+            _ => assert!(database.manually().discard(key).await.unwrap()),
         }
     }
     let by_ann = MessageAuditFilter {

@@ -1,4 +1,4 @@
-//! Changes of parked messages by hand, and their audit.
+//! Manual changes of parked messages, and their audit.
 
 use super::{Outbox, Parked, wake};
 use crate::error::{StoreError, StoreErrorKind};
@@ -7,7 +7,7 @@ use crate::record::Timestamp;
 use crate::store::outbox::{MessageAction, MessageAuditFilter, MessageChange, MessageEntry};
 use crate::store::{Cursor, ManualChange, PageRequest, Unreadable};
 
-/// Changes of parked messages by hand, with actor and reason. Created by [`Outbox::by`].
+/// Manual changes of parked messages, with actor and reason. Created by [`Outbox::by`].
 ///
 /// The change and its entry in the audit take effect together, or neither does: a change that finds no parked message writes
 /// no entry.
@@ -80,7 +80,7 @@ impl<'a> OutboxChanges<'a> {
             parked_at,
             by: self.by,
         };
-        let changed = self.outbox.messages.change_by_hand(&change).await?;
+        let changed = self.outbox.messages.change_manually(&change).await?;
         wake::wake();
         Ok(changed)
     }
