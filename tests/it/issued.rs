@@ -1,4 +1,4 @@
-//! One-time tokens that the service issues: their audience, their expiry, and the replay when a used token is retried.
+//! Issued keys that the service issues: their audience, their expiry, and the replay when a used key is retried.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -67,8 +67,8 @@ impl<S: Store> Service<S> {
         self.idem.issue(OPERATION, "ann", ttl).await.unwrap()
     }
 
-    async fn pay(&self, token: &Key, cents: u64) -> Result<u32, Error> {
-        self.run(call(token, cents)).await
+    async fn pay(&self, key: &Key, cents: u64) -> Result<u32, Error> {
+        self.run(call(key, cents)).await
     }
 
     async fn run(&self, call: Call) -> Result<u32, Error> {
@@ -85,13 +85,13 @@ fn secret(byte: u8) -> Secret {
     Secret::new([byte; 32]).unwrap()
 }
 
-/// Call that keeps its record for an hour, or for longer if the token is valid for longer.
-fn unguarded(token: &Key, cents: u64) -> Call {
-    Call::new(OPERATION, token, &cents, HOUR).scope("ann")
+/// Call that keeps its record for an hour, or for longer if the key is valid for longer.
+fn unguarded(key: &Key, cents: u64) -> Call {
+    Call::new(OPERATION, key, &cents, HOUR).scope("ann")
 }
 
-fn call(token: &Key, cents: u64) -> Call {
-    unguarded(token, cents).issued()
+fn call(key: &Key, cents: u64) -> Call {
+    unguarded(key, cents).issued()
 }
 
 #[track_caller]
@@ -105,19 +105,19 @@ fn assert_refused<T: std::fmt::Debug>(answer: Result<T, Error>, why: InvalidKey)
 #[tokio::test(start_paused = true)]
 async fn an_issued_key_runs_once_and_replays() {
     let service = Service::new();
-    let token = service.issue(MINUTE).await;
-    assert_eq!(token.as_str().len(), 129);
-    assert!(token.scope().is_none());
+    let key = service.issue(MINUTE).await;
+    assert_eq!(key.as_str().len(), 129);
+    assert!(key.scope().is_none());
 
-    assert_eq!(service.pay(&token, 500).await.unwrap(), 1);
-    assert_eq!(service.pay(&token, 500).await.unwrap(), 1);
+    assert_eq!(service.pay(&key, 500).await.unwrap(), 1);
+    assert_eq!(service.pay(&key, 500).await.unwrap(), 1);
     assert!(matches!(
-        service.pay(&token, 900).await,
+        service.pay(&key, 900).await,
         Err(Error::KeyReused)
     ));
-    // The token went to the client and came back, to another process, after its expiry.
+    // The key went to the client and came back, to another process, after its expiry.
     sleep(2 * MINUTE).await;
-    let text = Key::new(token.as_str().to_owned()).unwrap();
+    let text = Key::new(key.as_str().to_owned()).unwrap();
     assert_eq!(service.beside().pay(&text, 500).await.unwrap(), 1);
     assert_eq!(service.effects(), 1);
 
@@ -125,17 +125,17 @@ async fn an_issued_key_runs_once_and_replays() {
     assert_eq!(
         service.pay(&other, 500).await.unwrap(),
         2,
-        "another token, another charge"
+        "another key, another charge"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_was_not_issued_is_refused_before_the_store_is_called() {
     let service = Service::new();
-    let token = service.issue(MINUTE).await;
+    let key = service.issue(MINUTE).await;
     let asked = service.idem.store().total();
 
-    let text = token.as_str();
+    let text = key.as_str();
     let mut forged: Vec<String> = (0..text.len())
         .map(|at| {
             let mut bytes = text.as_bytes().to_vec();
@@ -159,14 +159,14 @@ async fn a_key_that_was_not_issued_is_refused_before_the_store_is_called() {
         let key = Key::new(forged).unwrap();
         assert_refused(service.pay(&key, 500).await, InvalidKey::NotIssued);
     }
-    // A token for another operation or scope, in both directions.
-    let elsewhere = Call::new("charges.refund", &token, &500_u64, HOUR).scope("ann");
+    // A key for another operation or scope, in both directions.
+    let elsewhere = Call::new("charges.refund", &key, &500_u64, HOUR).scope("ann");
     assert_refused(service.run(elsewhere.issued()).await, InvalidKey::NotIssued);
     for scope in ["bob", "ann/", "an", "ann2"] {
-        let scoped = Call::new(OPERATION, &token, &500_u64, HOUR).scope(scope);
+        let scoped = Call::new(OPERATION, &key, &500_u64, HOUR).scope(scope);
         assert_refused(service.run(scoped.issued()).await, InvalidKey::NotIssued);
     }
-    let bare = Call::new(OPERATION, &token, &500_u64, HOUR);
+    let bare = Call::new(OPERATION, &key, &500_u64, HOUR);
     assert_refused(service.run(bare.issued()).await, InvalidKey::NotIssued);
     let derived = Call::by_fingerprint(OPERATION, &500_u64, HOUR).scope("ann");
     assert_refused(service.run(derived.issued()).await, InvalidKey::NotIssued);
@@ -174,7 +174,7 @@ async fn a_key_that_was_not_issued_is_refused_before_the_store_is_called() {
     assert_eq!(service.idem.store().total(), asked);
     assert_eq!(service.effects(), 0);
     assert_eq!(
-        service.pay(&token, 500).await.unwrap(),
+        service.pay(&key, 500).await.unwrap(),
         1,
         "and the real one is good"
     );
@@ -183,14 +183,14 @@ async fn a_key_that_was_not_issued_is_refused_before_the_store_is_called() {
 #[tokio::test(start_paused = true)]
 async fn operation_and_scope_are_separated_in_the_signature() {
     let service = Service::new();
-    let token = service.idem.issue("b", "a", MINUTE).await.unwrap();
-    let other = Call::new("", &token, &1_u64, HOUR);
+    let key = service.idem.issue("b", "a", MINUTE).await.unwrap();
+    let other = Call::new("", &key, &1_u64, HOUR);
     assert!(matches!(
         service.run(other.issued()).await,
         Err(Error::InvalidCall(_))
     ));
     for (operation, scope) in [("a", "b"), ("ab", ""), ("bb", "a"), ("b", "aa")] {
-        let mut call = Call::new(operation, &token, &1_u64, HOUR);
+        let mut call = Call::new(operation, &key, &1_u64, HOUR);
         if !scope.is_empty() {
             call = call.scope(scope);
         }
@@ -204,8 +204,8 @@ async fn the_signed_scope_is_the_whole_scope_of_the_call() {
     let scope = Scope::new("shop")
         .unwrap()
         .join(&Scope::new("ann").unwrap());
-    let token = service.idem.issue(OPERATION, &scope, MINUTE).await.unwrap();
-    let scoped = token.scoped(&Scope::new("shop").unwrap());
+    let key = service.idem.issue(OPERATION, &scope, MINUTE).await.unwrap();
+    let scoped = key.scoped(&Scope::new("shop").unwrap());
     assert_eq!(service.pay(&scoped, 500).await.unwrap(), 1);
 
     let nobodys = service
@@ -249,10 +249,10 @@ async fn issuing_a_key_only_reads_the_clock_of_the_store() {
 #[tokio::test(start_paused = true)]
 async fn a_used_key_is_replayed_until_it_expires_even_after_the_ttl() {
     let service = Service::new();
-    // Given a token that is valid for a day, with records that are kept for an hour,
-    let token = service.issue(24 * HOUR).await;
-    assert_eq!(service.pay(&token, 500).await.unwrap(), 1);
-    // when the token is sent again during that day,
+    // Given a key that is valid for a day, with records that are kept for an hour,
+    let key = service.issue(24 * HOUR).await;
+    assert_eq!(service.pay(&key, 500).await.unwrap(), 1);
+    // when the key is sent again during that day,
     for _ in 0..12 {
         sleep(2 * HOUR).await;
         service
@@ -262,9 +262,9 @@ async fn a_used_key_is_replayed_until_it_expires_even_after_the_ttl() {
             .await
             .unwrap();
         // then its outcome is replayed,
-        assert_eq!(service.pay(&token, 500).await.unwrap(), 1);
+        assert_eq!(service.pay(&key, 500).await.unwrap(), 1);
     }
-    // and when its record is purged, the token has expired long before.
+    // and when its record is purged, the key has expired long before.
     sleep(HOUR).await;
     service
         .idem
@@ -273,47 +273,47 @@ async fn a_used_key_is_replayed_until_it_expires_even_after_the_ttl() {
         .await
         .unwrap();
     assert_eq!(service.records().await, 0);
-    assert_refused(service.pay(&token, 500).await, InvalidKey::Expired);
+    assert_refused(service.pay(&key, 500).await, InvalidKey::Expired);
     assert_eq!(service.effects(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_failed_before_the_expiry_may_be_retried_later() {
     let service = Service::new();
-    let token = service.issue(MINUTE).await;
+    let key = service.issue(MINUTE).await;
     let failed: Result<u32, Error> = service
         .idem
-        .run(call(&token, 500), async || Err(Error::NotInstalled))
+        .run(call(&key, 500), async || Err(Error::NotInstalled))
         .await;
     assert!(matches!(failed, Err(Error::NotInstalled)));
     sleep(2 * MINUTE).await;
     assert!(matches!(
-        service.pay(&token, 900).await,
+        service.pay(&key, 900).await,
         Err(Error::KeyReused)
     ));
-    assert_eq!(service.pay(&token, 500).await.unwrap(), 1);
+    assert_eq!(service.pay(&key, 500).await.unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_crashed_before_the_expiry_is_taken_over_later() {
     let service = Service::new();
-    let token = service.issue(MINUTE).await;
+    let key = service.issue(MINUTE).await;
     let hangs = service
         .idem
-        .run(call(&token, 500), async || std::future::pending().await);
+        .run(call(&key, 500), async || std::future::pending().await);
     let hanging: Option<Result<u32, Error>> = Box::pin(hangs).now_or_never();
     assert!(hanging.is_none());
     sleep(2 * MINUTE).await;
-    assert_eq!(service.beside().pay(&token, 500).await.unwrap(), 1);
+    assert_eq!(service.beside().pay(&key, 500).await.unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_reaches_the_store_after_the_expiry_is_refused() {
     let service = Service::new();
-    let token = service.issue(MINUTE).await;
-    // Given a call that starts before the token expires,
+    let key = service.issue(MINUTE).await;
+    // Given a call that starts before the key expires,
     let held = service.idem.store().hold_before(Op::Claim);
-    let paying = service.pay(&token, 500);
+    let paying = service.pay(&key, 500);
     let arriving = async {
         held.reached().await;
         // when the claim reaches the store after that,
@@ -324,9 +324,9 @@ async fn a_claim_that_reaches_the_store_after_the_expiry_is_refused() {
     // then the store's time decides,
     assert_refused(answer, InvalidKey::Expired);
     // also for a call that finds the late claim.
-    assert_refused(service.beside().pay(&token, 500).await, InvalidKey::Expired);
+    assert_refused(service.beside().pay(&key, 500).await, InvalidKey::Expired);
     sleep(MINUTE).await;
-    assert_refused(service.beside().pay(&token, 500).await, InvalidKey::Expired);
+    assert_refused(service.beside().pay(&key, 500).await, InvalidKey::Expired);
     assert_eq!(service.effects(), 0);
 }
 
@@ -334,10 +334,10 @@ async fn a_claim_that_reaches_the_store_after_the_expiry_is_refused() {
 async fn a_record_claimed_after_the_expiry_is_refused_in_any_state() {
     for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
         let service = Service::new();
-        let token = service.issue(MINUTE).await;
+        let key = service.issue(MINUTE).await;
         sleep(2 * MINUTE).await;
         // Given a record from a claim that came too late and was not released,
-        let claimed = unguarded(&token, 500).on_crash(on_crash);
+        let claimed = unguarded(&key, 500).on_crash(on_crash);
         let hangs = service
             .idem
             .run(claimed, async || std::future::pending().await);
@@ -346,14 +346,11 @@ async fn a_record_claimed_after_the_expiry_is_refused_in_any_state() {
         assert!(polled.is_none());
         // then no call runs it, neither during its lease nor afterwards.
         let beside = service.beside();
-        assert_refused(beside.pay(&token, 500).await, InvalidKey::Expired);
-        assert!(matches!(
-            beside.pay(&token, 900).await,
-            Err(Error::KeyReused)
-        ));
+        assert_refused(beside.pay(&key, 500).await, InvalidKey::Expired);
+        assert!(matches!(beside.pay(&key, 900).await, Err(Error::KeyReused)));
         drop(hangs);
         sleep(MINUTE).await;
-        assert_refused(beside.pay(&token, 500).await, InvalidKey::Expired);
+        assert_refused(beside.pay(&key, 500).await, InvalidKey::Expired);
         assert_eq!(beside.effects(), 0);
     }
 }
@@ -361,14 +358,14 @@ async fn a_record_claimed_after_the_expiry_is_refused_in_any_state() {
 #[tokio::test(start_paused = true)]
 async fn without_a_secret_no_key_is_issued_or_accepted() {
     let service = Service::new();
-    let token = service.issue(MINUTE).await;
+    let key = service.issue(MINUTE).await;
     let plain = Idem::new(MemoryStore::new());
     let issued = plain.issue(OPERATION, "ann", MINUTE).await;
     assert!(matches!(
         issued,
         Err(Error::InvalidCall(InvalidCall::NoSecret))
     ));
-    let ran: Result<u32, Error> = plain.run(call(&token, 500), async || Ok(1)).await;
+    let ran: Result<u32, Error> = plain.run(call(&key, 500), async || Ok(1)).await;
     assert!(matches!(
         ran,
         Err(Error::InvalidCall(InvalidCall::NoSecret))
@@ -385,12 +382,12 @@ async fn an_issued_key_is_valid_after_its_secret_was_rotated() {
             .fold(builder, |it, byte| it.fingerprint_secret(secret(*byte)))
             .build()
     };
-    let token = handle(&[1]).issue(OPERATION, "ann", MINUTE).await.unwrap();
-    let strange: Result<u32, Error> = handle(&[2]).run(call(&token, 500), async || Ok(1)).await;
+    let key = handle(&[1]).issue(OPERATION, "ann", MINUTE).await.unwrap();
+    let strange: Result<u32, Error> = handle(&[2]).run(call(&key, 500), async || Ok(1)).await;
     assert_refused(strange, InvalidKey::NotIssued);
-    let rotated: Result<u32, Error> = handle(&[2, 1]).run(call(&token, 500), async || Ok(1)).await;
+    let rotated: Result<u32, Error> = handle(&[2, 1]).run(call(&key, 500), async || Ok(1)).await;
     assert_eq!(rotated.unwrap(), 1);
-    let replayed: Result<u32, Error> = handle(&[1]).run(call(&token, 500), async || Ok(2)).await;
+    let replayed: Result<u32, Error> = handle(&[1]).run(call(&key, 500), async || Ok(2)).await;
     assert!(
         matches!(replayed, Err(Error::Decode(_))),
         "the digest is signed with the new one: {replayed:?}"
@@ -436,8 +433,8 @@ fn issuing_needs_a_runtime() {
 async fn a_lost_acknowledgement_does_not_issue_twice() {
     let service = Service::new();
     service.idem.store().fail_after(Op::Claim, 1);
-    let token = service.issue(MINUTE).await;
-    assert_eq!(service.pay(&token, 500).await.unwrap(), 1);
+    let key = service.issue(MINUTE).await;
+    assert_eq!(service.pay(&key, 500).await.unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -447,13 +444,13 @@ async fn an_issued_key_never_runs_without_the_store() {
         .fingerprint_secret(secret(1))
         .on_store_error(OnStoreError::Run)
         .build();
-    let token = idem.issue(OPERATION, "ann", MINUTE).await.unwrap();
+    let key = idem.issue(OPERATION, "ann", MINUTE).await.unwrap();
     store.outage();
-    for asked in [call(&token, 500), call(&token, 500).run_on_store_error()] {
+    for asked in [call(&key, 500), call(&key, 500).run_on_store_error()] {
         let ran: Result<u32, Error> = idem.run(asked, async || Ok(1)).await;
         assert!(matches!(ran, Err(Error::Store(_))), "{ran:?}");
     }
-    let unguarded: Result<u32, Error> = idem.run(unguarded(&token, 500), async || Ok(1)).await;
+    let unguarded: Result<u32, Error> = idem.run(unguarded(&key, 500), async || Ok(1)).await;
     assert_eq!(
         unguarded.unwrap(),
         1,
@@ -461,8 +458,8 @@ async fn an_issued_key_never_runs_without_the_store() {
     );
 }
 
-#[idempotent(key = token, ttl = "24h", name = "charges.create", scope = user, store = service.idem, skip(service), issued)]
-async fn charge(service: &Service, user: &str, token: &Key, cents: u64) -> Result<u64, Error> {
+#[idempotent(key = key, ttl = "24h", name = "charges.create", scope = user, store = service.idem, skip(service), issued)]
+async fn charge(service: &Service, user: &str, key: &Key, cents: u64) -> Result<u64, Error> {
     service.effects.fetch_add(1, Ordering::SeqCst);
     Ok(cents)
 }
@@ -470,16 +467,16 @@ async fn charge(service: &Service, user: &str, token: &Key, cents: u64) -> Resul
 #[tokio::test(start_paused = true)]
 async fn an_annotated_function_may_require_issued_keys() {
     let service = Service::new();
-    let token = service.issue(MINUTE).await;
+    let key = service.issue(MINUTE).await;
     for _ in 0..2 {
-        assert_eq!(charge(&service, "ann", &token, 500).await.unwrap(), 500);
+        assert_eq!(charge(&service, "ann", &key, 500).await.unwrap(), 500);
     }
     assert!(matches!(
-        charge(&service, "ann", &token, 9).await,
+        charge(&service, "ann", &key, 9).await,
         Err(Error::KeyReused)
     ));
     assert_refused(
-        charge(&service, "bob", &token, 500).await,
+        charge(&service, "bob", &key, 500).await,
         InvalidKey::NotIssued,
     );
     let made_up = Key::generate();
@@ -490,20 +487,20 @@ async fn an_annotated_function_may_require_issued_keys() {
     assert_eq!(service.effects(), 1);
 }
 
-/// Fifty callers send one token concurrently, in two processes, and an expired token gets an error, in real time.
+/// Fifty callers send one key concurrently, in two processes, and an expired key gets an error, in real time.
 async fn fifty_calls_with_one_issued_key_run_once(store: Arc<dyn Store>) {
     let services = [
         Arc::new(Service::on(store.clone())),
         Arc::new(Service::on(store)),
     ];
-    let token = services[0].issue(HOUR).await;
+    let key = services[0].issue(HOUR).await;
     let barrier = Arc::new(Barrier::new(50));
     let tasks = (0..50).map(|number| {
         let service = Arc::clone(&services[number % 2]);
-        let (token, barrier) = (token.clone(), Arc::clone(&barrier));
+        let (key, barrier) = (key.clone(), Arc::clone(&barrier));
         tokio::spawn(async move {
             barrier.wait().await;
-            service.run(call(&token, 500).wait(MINUTE)).await
+            service.run(call(&key, 500).wait(MINUTE)).await
         })
     });
     for result in join_all(tasks).await {
@@ -512,7 +509,7 @@ async fn fifty_calls_with_one_issued_key_run_once(store: Arc<dyn Store>) {
     let effects: u32 = services.iter().map(|it| it.effects()).sum();
     assert_eq!(effects, 1);
     assert!(matches!(
-        services[0].pay(&token, 900).await,
+        services[0].pay(&key, 900).await,
         Err(Error::KeyReused)
     ));
 
@@ -525,7 +522,7 @@ async fn fifty_calls_with_one_issued_key_run_once(store: Arc<dyn Store>) {
     assert_eq!(effects, 1);
 }
 
-/// In a transaction, too, the store's clock decides whether a token has expired, and an expired one leaves no record.
+/// In a transaction, too, the store's clock decides whether a key has expired, and an expired one leaves no record.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_requires_an_issued_key_before_its_expiry() {
     let directory = tempfile::tempdir().unwrap();
@@ -534,9 +531,9 @@ async fn a_transaction_requires_an_issued_key_before_its_expiry() {
         .unwrap();
     store.migrate().await.unwrap();
     let service = Service::on(store);
-    let pay = async |token: &Key, cents: u64| -> Result<u32, Error> {
+    let pay = async |key: &Key, cents: u64| -> Result<u32, Error> {
         let body = async |_: &mut _, _| Ok(service.effects.fetch_add(1, Ordering::SeqCst) + 1);
-        let call = call(token, cents);
+        let call = call(key, cents);
         service
             .idem
             .run_in_transaction(call, RunOptions::new(), body)

@@ -1,14 +1,14 @@
-//! Tokens that the service issues: keys that are valid for one use, in one operation and scope, until they expire.
+//! Issued keys: keys that the service issues for one use, in one operation and scope, until they expire.
 //!
-//! A token is signed and not stored. An HMAC under the handle's secret covers operation, scope, 128 random bits, the
-//! time to live and the expiry. A forged token is therefore refused before the store is asked. A token that is never
-//! used leaves no record. The record of the call shows whether a token was used, by the same atomic claim as for any
+//! An issued key is signed and not stored. An HMAC under the handle's secret covers operation, scope, 128 random bits,
+//! the time to live and the expiry. A forged key is therefore refused before the store is asked. A key that is never
+//! used leaves no record. The record of the call shows whether a key was used, by the same atomic claim as for any
 //! other key.
 //!
-//! The expiry is a time of the **store's** clock, which is read when the token is issued. The expiry is compared with the
-//! store's time of the first claim of the token's record. The claim itself returns that time, so no process clock is
-//! involved and no race can come between check and claim. The record of a token outlives the token: a used
-//! token stays marked as used until it could not be used any more.
+//! The expiry is a time of the **store's** clock, which is read when the key is issued. The expiry is compared with the
+//! store's time of the first claim of the key's record. The claim itself returns that time, so no process clock is
+//! involved and no race can come between check and claim. The record of a key outlives the key: a used
+//! key stays marked as used until it could not be used any more.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const DOMAIN: &[u8] = b"idem/issued/1";
 /// Maximum clock difference between the servers of one store: a cluster has several clocks.
 const SKEW: Duration = Duration::from_secs(60);
 
-/// Contents of a token, without its HMAC.
+/// Contents of an issued key, without its HMAC.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Issued {
     nonce: [u8; 16],
@@ -40,16 +40,16 @@ pub(super) struct Issued {
 }
 
 impl<S: Store + ?Sized> Idem<S> {
-    /// Issues a one-time token: a key that is valid only in this operation and scope. It is accepted where
+    /// Issues a key that is valid for one use, only in this operation and scope. It is accepted where
     /// `#[idempotent(..., issued)]` or [`Call::issued`](super::Call::issued) requires an issued key, if its first use
-    /// comes within `ttl` by the store's clock. The token is 129 characters long.
+    /// comes within `ttl` by the store's clock. The key is 129 characters long.
     ///
-    /// Send the token with the form or the checkout that it is for. The first request with the token does the work.
-    /// Every later request with it gets the stored result, even after the token has expired. A key that was not issued
-    /// this way is refused. The record is kept at least for the token's `ttl`, so that a used token stays used.
+    /// Send the key with the form or the checkout that it is for. The first request with the key does the work.
+    /// Every later request with it gets the stored result, even after the key has expired. A key that was not issued
+    /// this way is refused. The record is kept at least for the key's `ttl`, so that a used key stays used.
     ///
     /// The handle needs a [`fingerprint_secret`](super::IdemBuilder::fingerprint_secret), the same in all processes
-    /// that issue and accept tokens. The operation is named as the function names it, `name = "..."`: a token valid for
+    /// that issue and accept keys. The operation is named as the function names it, `name = "..."`: a key valid for
     /// any operation could be used once in each. The scope is the call's whole scope, the key's own scope included; use
     /// [`Scope::none`] if there is none.
     ///
@@ -67,8 +67,8 @@ impl<S: Store + ?Sized> Idem<S> {
     /// use idem_runtime::fingerprint::Secret;
     /// use idem_runtime::{Error, Idem, Key, MemoryStore, idempotent};
     ///
-    /// #[idempotent(key = token, ttl = "24h", name = "charges.create", scope = user, store = idem, issued)]
-    /// async fn charge(idem: &Idem, user: &str, token: &Key, cents: u64) -> Result<String, Error> {
+    /// #[idempotent(key = key, ttl = "24h", name = "charges.create", scope = user, store = idem, issued)]
+    /// async fn charge(idem: &Idem, user: &str, key: &Key, cents: u64) -> Result<String, Error> {
     ///     Ok(format!("receipt for {cents} cents"))
     /// }
     ///
@@ -77,9 +77,9 @@ impl<S: Store + ?Sized> Idem<S> {
     /// let secret = Secret::new("thirty-two random bytes, say here")?;
     /// let idem = Idem::builder(MemoryStore::new()).fingerprint_secret(secret).build().erased();
     ///
-    /// let token = idem.issue("charges.create", "ann", Duration::from_secs(600)).await?;
-    /// let receipt = charge(&idem, "ann", &token, 500).await?;
-    /// assert_eq!(charge(&idem, "ann", &token, 500).await?, receipt); // replayed
+    /// let key = idem.issue("charges.create", "ann", Duration::from_secs(600)).await?;
+    /// let receipt = charge(&idem, "ann", &key, 500).await?;
+    /// assert_eq!(charge(&idem, "ann", &key, 500).await?, receipt); // replayed
     ///
     /// let made_up = charge(&idem, "ann", &Key::generate(), 500).await;
     /// assert!(matches!(made_up, Err(Error::InvalidKey(_))));
@@ -119,13 +119,13 @@ async fn issue(
 }
 
 impl Issued {
-    /// Parses and verifies the key of this call as a token issued for its operation and scope.
+    /// Parses and verifies the key of this call as one that was issued for its operation and scope.
     pub(super) fn of(identity: &Identity, secrets: &[Secret]) -> Result<Self, Error> {
         if secrets.is_empty() {
             return Err(InvalidCall::NoSecret.into());
         }
         let (issued, tag) = Self::parse(identity.key.as_str()).ok_or(InvalidKey::NotIssued)?;
-        // Only the exact text that was issued is accepted. Another spelling of the token would be another key, with a
+        // Only the exact text that was issued is accepted. Another spelling of the key would be another key, with a
         // second claim.
         if issued.key(&tag).as_str() != identity.key.as_str() {
             return Err(InvalidKey::NotIssued.into());
@@ -137,7 +137,7 @@ impl Issued {
         Ok(issued)
     }
 
-    /// Minimum retention of this token's record: as long as a claim with the token could be accepted.
+    /// Minimum retention of this key's record: as long as a claim with the key could be accepted.
     pub(super) fn retention(&self) -> Duration {
         self.ttl.saturating_add(SKEW)
     }

@@ -12,7 +12,7 @@ mod distributed_lock;
 mod downstream_chaining;
 mod fifty;
 mod idempotency_key;
-mod one_time_token;
+mod issued_key;
 mod operation_log;
 mod optimistic_lock;
 mod outbox;
@@ -43,7 +43,7 @@ type Scheme = fn(SqlitePool) -> Pin<Box<dyn Future<Output = anyhow::Result<Proof
 /// The schemes, in the order of `docs/patterns.md`.
 const SCHEMES: &[(&str, Scheme)] = &[
     ("idempotency_key", |db| Box::pin(idempotency_key::run(db))),
-    ("one_time_token", |db| Box::pin(one_time_token::run(db))),
+    ("issued_key", |db| Box::pin(issued_key::run(db))),
     ("request_filter", |db| Box::pin(request_filter::run(db))),
     ("unique_constraint", |db| {
         Box::pin(unique_constraint::run(db))

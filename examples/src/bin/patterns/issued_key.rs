@@ -1,7 +1,7 @@
-//! One-time token: the service issues a token with the form, accepts only issued tokens, and executes each once.
+//! Issued key: the service issues a key with the form, accepts only issued keys, and executes each once.
 //!
-//! Most services refuse a used token, which leaves a caller whose reply was lost without an answer. Here a repeated
-//! token gets the stored answer.
+//! Most services refuse a used key, which leaves a caller whose reply was lost without an answer. Here a repeated
+//! key gets the stored answer.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use sqlx::SqlitePool;
 use crate::Proof;
 use crate::fifty::fifty;
 
-/// The operation that the tokens are for.
+/// The operation that the keys are for.
 const TRANSFER: &str = "transfers.make";
 
 #[derive(Debug, thiserror::Error)]
@@ -31,14 +31,14 @@ struct Bank {
 }
 
 impl Bank {
-    /// Issues the token for a user's form. Nothing is stored before the token is used.
+    /// Issues the key for a user's form. Nothing is stored before the key is used.
     async fn form(&self, user: &str) -> Result<Key, Error> {
         let ttl = Duration::from_secs(15 * 60);
         self.idem.issue(TRANSFER, user, ttl).await
     }
 
     #[idempotent(
-        key = token,
+        key = key,
         scope = user,
         ttl = "24h",
         wait = "1m",
@@ -47,7 +47,7 @@ impl Bank {
         tx = tx,
         issued,
     )]
-    async fn transfer(&self, user: &str, token: &Key, cents: u32) -> Result<i64, TransferError> {
+    async fn transfer(&self, user: &str, key: &Key, cents: u32) -> Result<i64, TransferError> {
         let row = sqlx::query("INSERT INTO transfers (user, cents) VALUES (?, ?)")
             .bind(user)
             .bind(cents)
@@ -63,25 +63,25 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         .await?;
     let store = SqliteStore::new(db.clone());
     store.migrate().await?;
-    // All processes of the service need this secret. It must stay secret, because it allows its owner to issue tokens.
+    // All processes of the service need this secret. It must stay secret, because it allows its owner to issue keys.
     let secret = Secret::new("thirty-two bytes of the service's")?;
     let bank = Bank {
         idem: Idem::builder(store).fingerprint_secret(secret).build(),
         db: db.clone(),
     };
 
-    let token = bank.form("ann").await?;
+    let key = bank.form("ann").await?;
     let answers = fifty(|_| {
-        let (bank, token) = (bank.clone(), token.clone());
-        async move { Ok(bank.transfer("ann", &token, 500).await?) }
+        let (bank, key) = (bank.clone(), key.clone());
+        async move { Ok(bank.transfer("ann", &key, 500).await?) }
     })
     .await?;
     ensure!(answers.iter().all(|it| *it == answers[0]));
 
-    // A self-made key is refused, and so is another user's token.
+    // A self-made key is refused, and so is another user's key.
     let made_up = Key::generate();
-    for (user, token) in [("ann", &made_up), ("eve", &token)] {
-        let refused = bank.transfer(user, token, 500).await;
+    for (user, key) in [("ann", &made_up), ("eve", &key)] {
+        let refused = bank.transfer(user, key, 500).await;
         ensure!(matches!(
             refused,
             Err(TransferError::Idempotency(Error::InvalidKey(_)))
@@ -94,6 +94,6 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     ensure!(effects == 1);
     Ok(Proof {
         effects,
-        answers: "50 × the number of the transfer; an invented token: refused".to_owned(),
+        answers: "50 × the number of the transfer; an invented key: refused".to_owned(),
     })
 }
