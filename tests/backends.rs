@@ -9,7 +9,7 @@ use std::str::FromStr as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
-use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::operator::OperatorStore;
 use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store};
 use idem_servers::{Options, Server};
 use redis::aio::MultiplexedConnection;

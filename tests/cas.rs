@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use idem_etcd::Etcd;
-use idem_runtime::Timestamp;
+use idem_runtime::record::Timestamp;
 use idem_store::cas::{Backend, CasStore, Entry, Failure, Versioned};
 use idem_store::clock::{Now, ServerClock};
 

@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
-use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
+use idem_runtime::error::StoreError;
+use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload, Record};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
-use idem_runtime::{Identity, Key, OnCrash, Operation, Record, RecordId, Scope, Store, StoreError};
+use idem_runtime::{Key, OnCrash, Scope, Store};
 
 /// An hour.
 pub const HOUR: Duration = Duration::from_secs(3600);

@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use idem_runtime::record::{FencingToken, Observation, Outcome, Owner};
+use idem_runtime::Store;
+use idem_runtime::error::StoreError;
+use idem_runtime::key::RecordId;
+use idem_runtime::record::{FencingToken, Observation, Outcome, Owner, Record, Timestamp};
 use idem_runtime::store::transitions::{self, Purge};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
     Resolution, Resolved,
 };
-use idem_runtime::{Record, RecordId, Store, StoreError, Timestamp};
 use tokio::time::Instant;
 
 /// A store in memory. Its clock runs with that of tokio, and can be set apart from it. Clones share the records.

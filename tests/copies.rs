@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::ensure;
-use idem_runtime::{Identity, Key, RecordId};
+use idem_runtime::Key;
+use idem_runtime::key::{Identity, RecordId};
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 
 /// Number of digits at the end of the key of a copy. All keys have the same length, so that the database can compute the

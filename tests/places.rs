@@ -13,9 +13,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use idem_runtime::conformance::Needs;
 use idem_runtime::conformance::faults::FaultStore;
+use idem_runtime::store::postgres::PostgresForm;
 use idem_runtime::{
-    Cached, MemoryStore, Moving, MySqlStore, PostgresForm, PostgresStore, RedisStore, SqliteStore,
-    Store,
+    Cached, MemoryStore, Moving, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store,
 };
 use idem_servers::{GaleraCluster, GroupReplication, Options, Primaries, RedisSentinels, Server};
 use idem_store::cas::CasStore;

@@ -32,9 +32,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use idem_runtime::{
-    Error, Fingerprint, Idem, Key, ResultSource, SqliteStore, idempotent, with_provenance,
-};
+use idem_runtime::advanced::{ResultSource, with_provenance};
+use idem_runtime::{Error, Fingerprint, Idem, Key, SqliteStore, idempotent};
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqlitePoolOptions, SqliteSynchronous};

@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use idem_runtime::key::RecordId;
+use idem_runtime::record::RecordState;
 use idem_runtime::store::{Cursor, PageRequest};
-use idem_runtime::{RecordId, RecordState};
 
 use crate::End;
 use crate::condition::Condition;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::Observation;
+use idem_runtime::record::Observation;
 use idem_runtime::store::{
     AuditStore, Cursor, ListedRecord, ManualChange, Resolution, Resolved, Unreadable,
 };
@@ -18,7 +18,7 @@ use crate::look::page;
 use crate::output;
 use crate::stdout::outln;
 use crate::target::Handle;
-use idem_runtime::store::operator::Explanation;
+use idem_runtime::operator::Explanation;
 
 /// Number of records in one page.
 const PAGE: u32 = 200;

@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 
 use anyhow::{Context as _, bail};
-use idem_runtime::record::{Outcome, Payload};
+use idem_runtime::Codec;
+use idem_runtime::record::{Outcome, Payload, Record};
 use idem_runtime::store::{Resolution, Resolved};
-use idem_runtime::{Codec, Record};
 use serde_json::json;
 
 use crate::arguments::{Change, Complete, Content, Fail};
@@ -17,7 +17,7 @@ use crate::look::print_record;
 use crate::stdout::{errln, outln};
 use crate::target::Handle;
 use crate::{End, bulk, output};
-use idem_runtime::store::operator::Explanation;
+use idem_runtime::operator::Explanation;
 
 pub(crate) async fn complete(idem: &Handle, complete: &Complete) -> anyhow::Result<End> {
     let outcome = match read_json(&complete.result)? {

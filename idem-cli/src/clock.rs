@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
-use idem_runtime::store::operator::OperatorStore;
-use idem_runtime::{StoreError, Timestamp};
+use idem_runtime::error::StoreError;
+use idem_runtime::operator::OperatorStore;
+use idem_runtime::record::Timestamp;
 
 /// Number of times that the store's clock is read. The fastest answer counts.
 const ROUNDS: usize = 5;

@@ -4,8 +4,9 @@ use std::cmp::Ordering;
 use std::str::FromStr;
 use std::time::Duration;
 
+use idem_runtime::OnCrash;
+use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::Filter;
-use idem_runtime::{OnCrash, Record, RecordState};
 
 use crate::duration::duration;
 use crate::output::shown;
@@ -214,8 +215,9 @@ fn unknown(field: &str, value: &str, valid: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use idem_runtime::key::{Identity, Operation, RecordId};
     use idem_runtime::record::{Digest, FencingToken, Timestamp};
-    use idem_runtime::{Identity, Key, Operation, RecordId, Scope};
+    use idem_runtime::{Key, Scope};
 
     use super::*;
 

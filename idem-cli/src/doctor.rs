@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::store::operator::{Finding, OperatorStore, Severity};
+use idem_runtime::operator::{Finding, OperatorStore, Severity};
 use serde_json::json;
 
 use crate::End;

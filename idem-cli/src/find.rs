@@ -1,7 +1,8 @@
 //! Finds the record that the command line names.
 
 use anyhow::Context as _;
-use idem_runtime::{Record, Scope};
+use idem_runtime::Scope;
+use idem_runtime::record::Record;
 
 use crate::arguments::Name;
 use crate::output::shown;

@@ -1,12 +1,13 @@
 //! What is recorded for operators: the attempts of a record, and the manual changes.
 
 use anyhow::Context as _;
-use idem_runtime::record::OwnerLabel;
+use idem_runtime::Key;
+use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::record::{OwnerLabel, Record, Timestamp};
 use idem_runtime::store::{
     self, AttemptEntry, AuditEntry, AuditFilter, AuditStore, AuditSubject, Cursor, NotedReplay,
     Store as _, Unreadable,
 };
-use idem_runtime::{Identity, Key, Operation, Record, RecordId, Timestamp};
 use serde_json::{Value, json};
 
 use crate::End;

@@ -4,9 +4,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::ensure;
-use idem_runtime::record::OwnerLabel;
+use idem_runtime::record::{OwnerLabel, Record, RecordState};
 use idem_runtime::store::{Attempts, AuditFilter, Cursor, Filter, Page, PageRequest};
-use idem_runtime::{Record, RecordState};
 use serde_json::json;
 
 use crate::End;
@@ -17,7 +16,7 @@ use crate::output::{self, key, shown, time_from};
 use crate::request::{self, Comparison};
 use crate::stdout::{errln, outln};
 use crate::target::{Connection, Handle};
-use idem_runtime::store::operator::Explanation;
+use idem_runtime::operator::Explanation;
 
 /// Time after which a command says why it is slow.
 const PATIENCE: Duration = Duration::from_secs(2);

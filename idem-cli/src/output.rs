@@ -4,12 +4,11 @@ use std::fmt::Write as _;
 use std::io;
 
 use crate::stdout::outln;
-use idem_runtime::record::OwnerLabel;
-pub(crate) use idem_runtime::store::operator::text::{
+pub(crate) use idem_runtime::operator::text::{
     duration, key, payload, shown, state, time, time_from, with_causes,
 };
+use idem_runtime::record::{OwnerLabel, Record, Timestamp};
 use idem_runtime::store::{ListedRecord, Unreadable};
-use idem_runtime::{Record, Timestamp};
 use serde_json::{Value, json};
 use tabled::builder::Builder;
 use tabled::settings::peaker::Priority;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use idem_runtime::operator::OperatorStore;
 use idem_runtime::store::Purged;
-use idem_runtime::store::operator::OperatorStore;
 use indicatif::ProgressBar;
 use serde_json::json;
 

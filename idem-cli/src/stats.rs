@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use idem_runtime::operator::{Count, Counting, Stats as Counted};
 use idem_runtime::record::micros;
-use idem_runtime::store::operator::{Count, Counting, Stats as Counted};
 use serde_json::json;
 
 use crate::End;

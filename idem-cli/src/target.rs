@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use idem_runtime::operator::OperatorStore;
 use idem_runtime::outbox::Database;
-use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, Store};
 use url::Url;
 

@@ -8,8 +8,8 @@ use anyhow::{Context as _, bail};
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{execute, queue};
+use idem_runtime::operator::Counting;
 use idem_runtime::store::Filter;
-use idem_runtime::store::operator::Counting;
 use terminal_size::terminal_size_of;
 
 use crate::End;

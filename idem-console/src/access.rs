@@ -12,8 +12,8 @@ use idem_runtime::Idem;
 use idem_runtime::error::{Error, StoreError};
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::key::{Identity, Operation, RecordId, Scope, ToKey, ToScope};
+use idem_runtime::operator::{OperatorStore, StepsOfRecord};
 use idem_runtime::record::{Observation, Payload, Record};
-use idem_runtime::store::operator::{OperatorStore, StepsOfRecord};
 use idem_runtime::store::{
     Attempts, AuditEntry, AuditFilter, Cursor, Filter, ListedRecord, ManualChange, PageRequest,
     Resolution, Resolved, Unreadable,

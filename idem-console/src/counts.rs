@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use idem_runtime::error::StoreError;
+use idem_runtime::operator::{Count, Counting, OperatorStore, Stats};
 use idem_runtime::record::RecordState;
-use idem_runtime::store::operator::{Count, Counting, OperatorStore, Stats};
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -13,7 +13,7 @@
 //! use http::request::Parts;
 //! use idem_runtime::Idem;
 //! use idem_console::{Console, Operator, Refusal, Scopes};
-//! use idem_runtime::store::operator::OperatorStore;
+//! use idem_runtime::operator::OperatorStore;
 //!
 //! fn admin<S: OperatorStore>(idem: &Idem<S>) -> Router {
 //!     let guard = |request: &Parts| -> Result<Operator, Refusal> {
@@ -61,7 +61,7 @@ use axum::routing::{get, post};
 use http::StatusCode;
 use idem_runtime::Idem;
 use idem_runtime::fingerprint::Secret;
-use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::operator::OperatorStore;
 
 mod access;
 mod assets;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::extract::Query;
 use axum::response::Response;
 use http::StatusCode;
+use idem_runtime::operator::text::{duration, key, shown, time};
 use idem_runtime::record::{OwnerLabel, RecordState};
-use idem_runtime::store::operator::text::{duration, key, shown, time};
 use idem_runtime::store::{
     AuditEntry, AuditFilter, AuditSubject, Filter, ListedRecord, Unreadable,
 };

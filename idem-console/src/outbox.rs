@@ -9,10 +9,10 @@ use axum::routing::{get, post};
 use http::StatusCode;
 use idem_runtime::error::{Error, StoreErrorKind};
 use idem_runtime::key::Key;
+use idem_runtime::operator::text::{self, duration, shown, time};
 use idem_runtime::outbox::{Backlog, MessageAction, MessageEntry, Outbox, Parked};
 use idem_runtime::record::Timestamp;
 use idem_runtime::store::ManualChange;
-use idem_runtime::store::operator::text::{self, duration, shown, time};
 use maud::{Markup, html};
 use serde::Deserialize;
 

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use axum::response::Response;
-use idem_runtime::store::operator::Count;
-use idem_runtime::store::operator::text::{duration, shown};
+use idem_runtime::operator::Count;
+use idem_runtime::operator::text::{duration, shown};
 use maud::{Markup, html};
 use tokio::time::Instant;
 

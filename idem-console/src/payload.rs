@@ -3,7 +3,7 @@
 use axum::extract::Path;
 use axum::response::Response;
 use http::StatusCode;
-use idem_runtime::store::operator::text::{key, payload, shown};
+use idem_runtime::operator::text::{key, payload, shown};
 use maud::{Markup, html};
 
 use super::access::Access;

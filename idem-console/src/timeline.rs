@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use idem_runtime::operator::StepsOfRecord;
+use idem_runtime::operator::text::{duration, shown, time};
 use idem_runtime::record::{OwnerLabel, RecordState, Timestamp};
-use idem_runtime::store::operator::StepsOfRecord;
-use idem_runtime::store::operator::text::{duration, shown, time};
 use idem_runtime::store::{AttemptEnd, AttemptEntry, Attempts, AuditEntry};
 use maud::{Markup, html};
 

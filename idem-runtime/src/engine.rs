@@ -54,7 +54,6 @@ pub use self::attempt::Attempt;
 pub use self::builder::IdemBuilder;
 pub use self::call::Call;
 pub use self::idem::Idem;
-pub use self::install::AlreadyInstalled;
 pub use self::operation::{OperationName, TypedOperation};
 pub use self::provenance::{Provenance, ResultSource, with_provenance};
 pub use self::purger::{Purger, PurgerGuard};

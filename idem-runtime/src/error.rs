@@ -17,6 +17,11 @@ pub use idem_store::error::{
     InvalidChange, InvalidKey, InvalidOperation, StoreError, StoreErrorKind,
 };
 
+/// Error: a process-wide default handle is already installed. The existing one is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a default handle is installed already")]
+pub struct AlreadyInstalled;
+
 /// An error that an idempotent call returns instead of the function's own result.
 ///
 /// | variant | what happened | what a caller does |

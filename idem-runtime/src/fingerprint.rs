@@ -16,7 +16,7 @@
 //! let charge = |trace_id| Charge { amount: 100, currency: "EUR".into(), note: None, trace_id };
 //! assert_eq!(digest(&charge(1))?, digest(&charge(2))?);
 //! assert_eq!(digest(&charge(1))?, digest(&json(br#"{"currency": "EUR", "amount": 1e2}"#))?);
-//! # Ok::<(), idem_runtime::FingerprintError>(())
+//! # Ok::<(), idem_runtime::error::FingerprintError>(())
 //! ```
 //!
 //! # The canonical form
@@ -193,7 +193,7 @@ const VERSION: u8 = 1;
 /// // A retry with another trace is the same request. Another amount is not.
 /// assert_eq!(digest(&Charge { cents: 500, trace: 1 })?, digest(&Charge { cents: 500, trace: 2 })?);
 /// assert_ne!(digest(&Charge { cents: 500, trace: 1 })?, digest(&Charge { cents: 900, trace: 1 })?);
-/// # Ok::<(), idem_runtime::FingerprintError>(())
+/// # Ok::<(), idem_runtime::error::FingerprintError>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no canonical form to fingerprint",
@@ -264,7 +264,7 @@ pub fn canonical<T: Fingerprint + ?Sized>(value: &T) -> Result<Vec<u8>, Fingerpr
 ///
 /// let lower = |text: &str| digest(&from_fn(|encoder| encoder.text(&text.to_lowercase())));
 /// assert_eq!(lower("A")?, lower("a")?);
-/// # Ok::<(), idem_runtime::FingerprintError>(())
+/// # Ok::<(), idem_runtime::error::FingerprintError>(())
 /// ```
 pub fn from_fn<F: Fn(&mut Encoder)>(write: F) -> FromFn<F> {
     FromFn(write)

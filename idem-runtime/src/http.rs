@@ -170,7 +170,7 @@ let app: Router = Router::new()
 //!   wait.
 //! - **Load shedding.** A request that was shed did not run. Its key is released, but under `refuse` only for the errors
 //!   that [`not_run`](LayerBuilder::not_run) knows, and for responses that the policy calls
-//!   [`Transient`](crate::Finality::Transient).
+//!   [`Transient`](crate::advanced::Finality::Transient).
 //!
 //! A request that passes one layer twice, in a part of a router and in the whole, is guarded once. Two layers with the
 //! same operation and other settings refuse it as `misconfigured`.
@@ -243,7 +243,7 @@ let app: Router = Router::new()
 # use std::time::Duration;
 # use idem_runtime::http::{IdempotencyLayer, unscoped};
 use axum::http::header::CONTENT_TYPE;
-use idem_runtime::Finality;
+use idem_runtime::advanced::Finality;
 use idem_runtime::http::finality;
 # use idem_runtime::{Idem, MemoryStore};
 # let idem = Idem::new(MemoryStore::new());

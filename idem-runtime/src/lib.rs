@@ -63,7 +63,9 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | resume a body in the middle | [`Attempt::step`], [`Attempt::step_tx`] |
 //! | retry calls that no client retries | [`Recovery`] |
 //! | look at records, and resolve them | [`Idem::records`], [`TypedOperation`] |
-//! | check stored results before a deploy | [`Verification`] |
+//! | check stored results before a deploy | [`Verification`](operator::Verification) |
+//! | write a program for operators | [`operator`] |
+//! | use more options without the macro, or learn whether a result was replayed | [`advanced`] |
 //! | answer HTTP requests, or send them | [`http`], [`client`] |
 //! | give operators a page | the crate [`idem-console`](https://docs.rs/idem-console) |
 //! | send messages with a transaction | [`outbox`] |
@@ -75,10 +77,10 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! # Events
 //!
 //! Each call has one `tracing` span `idempotent` at level INFO and target `idem`, with `idem.operation`,
-//! `code.function.name` (for functions with the attribute), `idem.record` (its id, which [`Records::get`] takes),
-//! `idem.attempt`, `idem.outcome` and, without a result, `error.type`. The outcome is one of `metrics::CallOutcome`, such
-//! as `executed`, `replayed`, `waited`, `in_flight` or `key_reused`. No span or event contains a raw key, a scope or a
-//! stored value.
+//! `code.function.name` (for functions with the attribute), `idem.record` (its id, which
+//! [`Records::get`](operator::Records::get) takes), `idem.attempt`, `idem.outcome` and, without a result, `error.type`.
+//! The outcome is one of `metrics::CallOutcome`, such as `executed`, `replayed`, `waited`, `in_flight` or `key_reused`.
+//! No span or event contains a raw key, a scope or a stored value.
 //!
 //! # Features
 //!
@@ -120,29 +122,23 @@ mod worker;
 pub mod __private;
 
 #[doc(inline)]
-pub use crate::codec::{Codec, StoredValue};
+pub use crate::codec::Codec;
 pub use crate::engine::{
-    AlreadyInstalled, Attempt, Call, Finality, Idem, IdemBuilder, Provenance, Purger, PurgerGuard,
-    Reconciled, RecordChanges, Records, Recovery, RecoveryGuard, ResultSource, RunOptions,
-    TypedOperation, with_provenance,
+    Attempt, Call, Idem, IdemBuilder, Purger, PurgerGuard, Reconciled, Recovery, RecoveryGuard,
+    TypedOperation,
 };
 #[doc(inline)]
-pub use crate::error::{
-    DecodeError, Error, FingerprintError, InvalidCall, InvalidKey, InvalidOperation, InvalidOutbox,
-    StoreError, StoreErrorKind,
-};
+pub use crate::error::Error;
 #[doc(inline)]
 pub use crate::fingerprint::Fingerprint;
 #[doc(inline)]
-pub use crate::key::{Identity, Key, KeyPart, Operation, RecordId, Scope, ToKey, ToScope};
+pub use crate::key::{Key, Scope, ToKey, ToScope};
 #[doc(inline)]
-pub use crate::policy::{OnStoreError, Policy};
-#[doc(inline)]
-pub use crate::record::{Observation, OnCrash, OwnerLabel, Record, RecordState, Timestamp};
+pub use crate::record::OnCrash;
 #[doc(inline)]
 pub use crate::store::Store;
 #[cfg(feature = "cache")]
-pub use crate::store::cached::{CacheStats, Cached};
+pub use crate::store::cached::Cached;
 #[cfg(feature = "memory")]
 pub use crate::store::memory::MemoryStore;
 #[cfg(feature = "moving")]
@@ -150,12 +146,11 @@ pub use crate::store::moving::Moving;
 #[cfg(feature = "mysql")]
 pub use crate::store::mysql::MySqlStore;
 #[cfg(feature = "postgres")]
-pub use crate::store::postgres::{PostgresForm, PostgresStore};
+pub use crate::store::postgres::PostgresStore;
 #[cfg(feature = "redis")]
-pub use crate::store::redis::{RedisConnection, RedisStore};
+pub use crate::store::redis::RedisStore;
 #[cfg(feature = "sqlite")]
 pub use crate::store::sqlite::SqliteStore;
-pub use crate::verify::{StoredPart, Verification, VerificationFailure, VerificationReport};
 #[cfg(feature = "client")]
 #[doc(inline)]
 pub use idem_client as client;
@@ -166,3 +161,19 @@ pub use idem_macros::idempotent;
 pub use idem_store::conformance;
 pub(crate) use idem_store::random;
 pub use idem_store::{key, record};
+
+/// Options of calls without the macro, and the provenance of results. Few services need them.
+pub mod advanced {
+    pub use crate::engine::{Finality, Provenance, ResultSource, RunOptions, with_provenance};
+}
+
+/// Programs for operators: reads and manual changes of records, statistics, findings about a store, and checks of
+/// stored results before a deploy.
+///
+/// [`Idem::records`](crate::Idem::records) returns [`Records`]. Filters, pages and the entries of the audit are in
+/// [`store`](crate::store).
+pub mod operator {
+    pub use crate::engine::{RecordChanges, Records};
+    pub use crate::store::operator::*;
+    pub use crate::verify::{StoredPart, Verification, VerificationFailure, VerificationReport};
+}

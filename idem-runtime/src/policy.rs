@@ -30,7 +30,7 @@ pub struct Policy {
     /// Codec of new results. A stored result is always read with the codec that wrote it. Default: JSON.
     pub codec: Codec,
     /// Maximum size of a stored result, in bytes. A larger result makes the record
-    /// [`Unrecorded`](crate::RecordState::Unrecorded). Default: 1 MiB.
+    /// [`Unrecorded`](crate::record::RecordState::Unrecorded). Default: 1 MiB.
     pub max_result_bytes: usize,
     /// Behavior if the store is unreachable for a claim. Default: the call fails.
     pub on_store_error: OnStoreError,
@@ -43,7 +43,7 @@ pub enum OnStoreError {
     #[default]
     Fail,
     /// Runs the body without protection against duplicates, and logs a warning. The call still fails if the key has a
-    /// record that cannot be read ([`Corrupt`](crate::StoreErrorKind::Corrupt)), because the key was used then.
+    /// record that cannot be read ([`Corrupt`](crate::error::StoreErrorKind::Corrupt)), because the key was used then.
     Run,
 }
 

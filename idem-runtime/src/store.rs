@@ -8,7 +8,7 @@ pub mod memory;
 pub mod moving;
 #[cfg(feature = "mysql")]
 pub mod mysql;
-pub mod operator;
+pub(crate) mod operator;
 #[cfg(all(
     feature = "outbox",
     any(feature = "sqlite", feature = "postgres", feature = "mysql")

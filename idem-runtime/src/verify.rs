@@ -21,7 +21,8 @@ use crate::store::{Filter, ListedRecord, PageRequest, Store, Unreadable};
     all(feature = "sqlite", feature = "macros"),
     doc = r#"
 ```
-use idem_runtime::{SqliteStore, TypedOperation, Verification};
+use idem_runtime::operator::Verification;
+use idem_runtime::{SqliteStore, TypedOperation};
 # use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]

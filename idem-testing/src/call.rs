@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use idem_runtime::RecordId;
 use idem_runtime::fingerprint::captured;
+use idem_runtime::key::RecordId;
 
 use crate::log::lock;
 use crate::store::Control;

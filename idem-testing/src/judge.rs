@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use idem_runtime::{Record, RecordState};
+use idem_runtime::record::{Record, RecordState};
 
 use crate::call::{Answer, Call, End};
 use crate::finding::Finding;

@@ -3,7 +3,8 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use idem_runtime::{Codec, OnCrash, RecordId};
+use idem_runtime::key::RecordId;
+use idem_runtime::{Codec, OnCrash};
 
 use crate::call::{Answer, Call, End};
 use crate::canonical;

@@ -6,14 +6,16 @@ use std::task::Waker;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem_runtime::record::{ClaimId, Observation, Outcome, Owner, Payload};
+use idem_runtime::error::{StoreError, StoreErrorKind};
+use idem_runtime::key::RecordId;
+use idem_runtime::record::{
+    ClaimId, Observation, Outcome, Owner, Payload, Record, RecordState, Timestamp,
+};
 use idem_runtime::store::{
     AttemptStore, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, ImmediateStore,
     Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
-use idem_runtime::{
-    Key, MemoryStore, OnCrash, Record, RecordId, RecordState, StoreError, StoreErrorKind, Timestamp,
-};
+use idem_runtime::{Key, MemoryStore, OnCrash};
 use tokio::sync::watch;
 
 use crate::log::{Log, lock};

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use idem_runtime::{Codec, Idem, Record, RecordId, RecordState};
+use idem_runtime::key::RecordId;
+use idem_runtime::record::{Record, RecordState};
+use idem_runtime::{Codec, Idem};
 
 use crate::call::{Answer, Call};
 use crate::check::{Check, Function};

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, Key, ResultSource, with_provenance};
+use idem_runtime::advanced::{ResultSource, with_provenance};
+use idem_runtime::{Call, Error, Idem, Key};
 use idem_testing::{Clock, Failure, Provider, ProviderError, StoreMethod, TestStore};
 use tokio::sync::Notify;
 

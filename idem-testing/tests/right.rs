@@ -6,9 +6,9 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::{
-    Attempt, Call, Error, Fingerprint, Idem, MemoryStore, Reconciled, RunOptions, SqliteStore,
-    idempotent,
+    Attempt, Call, Error, Fingerprint, Idem, MemoryStore, Reconciled, SqliteStore, idempotent,
 };
 use idem_testing::{
     Check, Clock, Fresh, Place, Provider, ProviderError, Sqlite, TypedMemory, check,

@@ -25,8 +25,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use idem_report::{Measured, Report};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::record::RecordState;
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Attempt, Call, Error, Idem, RecordState, RunOptions};
+use idem_runtime::{Attempt, Call, Error, Idem};
 use idem_tests::backends;
 use idem_tests::private::{Kind, Private, Writes};
 use idem_tests::ratio::is_asked_for;

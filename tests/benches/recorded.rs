@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use idem_runtime::fingerprint::{Secret, digest};
+use idem_runtime::key::{Identity, Operation, RecordId};
 use idem_runtime::record::{ClaimId, MemberDigests, Outcome, Owner, OwnerLabel, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Store};
 use idem_runtime::{
-    Error, Fingerprint, Idem, Identity, Key, MemoryStore, MySqlStore, OnCrash, Operation,
-    PostgresStore, RecordId, RedisStore, Scope, SqliteStore, idempotent,
+    Error, Fingerprint, Idem, Key, MemoryStore, MySqlStore, OnCrash, PostgresStore, RedisStore,
+    Scope, SqliteStore, idempotent,
 };
 use idem_servers::{Options, Server};
 use idem_tests::ratio::{Effort, Limits, Table, is_asked_for};

@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::operator::OperatorStore;
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
-use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::store::{ClaimOutcome, ClaimRequest};
-use idem_runtime::{
-    Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId, Scope, SqliteStore,
-};
+use idem_runtime::{Key, MySqlStore, OnCrash, PostgresStore, Scope, SqliteStore};
 use idem_servers::{Options, Server};
 use idem_tests::ratio::{Effort, Table, is_asked_for};
 use idem_tests::slow_disk;

@@ -18,9 +18,9 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use idem_runtime::{
-    Call, Error, Idem, Provenance, ResultSource, RunOptions, Timestamp, with_provenance,
-};
+use idem_runtime::advanced::{Provenance, ResultSource, RunOptions, with_provenance};
+use idem_runtime::record::Timestamp;
+use idem_runtime::{Call, Error, Idem};
 use idem_tests::ledger::Database;
 use idem_tests::{at_database, backends};
 use lexopt::{Parser, ValueExt as _};

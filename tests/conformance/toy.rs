@@ -6,6 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use idem_runtime::Store;
+use idem_runtime::error::StoreError;
+use idem_runtime::key::RecordId;
 use idem_runtime::record::{
     FencingToken, MemberDigests, Observation, OnCrash, Outcome, Owner, Payload, Record,
     RecordState, Timestamp,
@@ -15,7 +18,6 @@ use idem_runtime::store::{
     FencedWrite, Filter, Granted, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
     StepStore,
 };
-use idem_runtime::{RecordId, Store, StoreError};
 
 use crate::bug::Bug;
 
@@ -375,7 +377,7 @@ impl Store for ToyStore {
         let Some(record) = self.live(&mut inner, &claim.id) else {
             if self.has(Bug::TakeoverOfNothingFails) {
                 return Err(StoreError::new(
-                    idem_runtime::StoreErrorKind::Other,
+                    idem_runtime::error::StoreErrorKind::Other,
                     "there is nothing to take over",
                 ));
             }

@@ -15,16 +15,15 @@ use allocation_counter::measure;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
+use idem_runtime::error::StoreError;
 use idem_runtime::fingerprint::digest;
-use idem_runtime::record::{FencingToken, Observation, Outcome, Owner};
+use idem_runtime::key::RecordId;
+use idem_runtime::record::{FencingToken, Observation, Outcome, Owner, Record, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
     Resolution, Resolved,
 };
-use idem_runtime::{
-    Error, Fingerprint, Idem, MemoryStore, Record, RecordId, Store, StoreError, Timestamp,
-    idempotent,
-};
+use idem_runtime::{Error, Fingerprint, Idem, MemoryStore, Store, idempotent};
 use metrics::{Counter, Gauge, Histogram, KeyName, Metadata, Recorder, SharedString, Unit};
 
 #[derive(Clone, Fingerprint)]

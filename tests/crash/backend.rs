@@ -1,8 +1,9 @@
 //! The stores of each mode, and the reading of all their records.
 
 use anyhow::bail;
+use idem_runtime::record::Record;
 use idem_runtime::store::{Filter, Page, PageRequest};
-use idem_runtime::{Idem, Record, Store};
+use idem_runtime::{Idem, Store};
 use idem_tests::private::Kind;
 
 use crate::Mode;

@@ -32,7 +32,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use idem_runtime::{Idem, MemoryStore, RecordState, Store};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Idem, MemoryStore, Store};
 use idem_tests::private::{Kind, Private, Writes};
 use idem_tests::{at_database, backends};
 use rand::RngExt;

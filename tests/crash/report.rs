@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use idem_runtime::{Error, RecordState};
+use idem_runtime::Error;
+use idem_runtime::record::RecordState;
 use idem_tests::private::Kind;
 use sqlx::Row;
 

@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use idem_runtime::{Error, Idem, RecordState, idempotent};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Error, Idem, idempotent};
 use idem_tests::at_database;
 use idem_tests::ledger::Database;
 use idem_tests::private::Kind;

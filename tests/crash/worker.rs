@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use idem_runtime::{Error, Idem, Provenance, ResultSource, idempotent, with_provenance};
+use idem_runtime::advanced::{Provenance, ResultSource, with_provenance};
+use idem_runtime::{Error, Idem, idempotent};
 use rand::RngExt;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};

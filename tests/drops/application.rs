@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::future::join_all;
-use idem_runtime::RecordState;
+use idem_runtime::record::RecordState;
 
 use crate::calls;
 use crate::databases::{Database, DatabaseFixture, InDatabase, Text};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{Call, OnCrash, Reconciled, RunOptions, idempotent};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::{Call, OnCrash, Reconciled, idempotent};
 
 use crate::Handle;
 use crate::http::{EXTRACTOR, LAYER, REFUSING_LAYER};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::FutureExt as _;
+use idem_runtime::operator::OperatorStore;
 use idem_runtime::outbox::Outbox;
-use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::{Idem, MySqlStore, PostgresStore, SqliteStore, Store};
 use idem_tests::sql::Sql;
 use sqlx::{MySql, MySqlPool, PgPool, Postgres, Row as _, Sqlite, SqlitePool};

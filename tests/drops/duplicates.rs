@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use idem_runtime::{Call, OnCrash, RecordState, RunOptions};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::record::RecordState;
+use idem_runtime::{Call, OnCrash};
 
 use crate::Handle;
 use crate::calls::TTL;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use idem_runtime::{Idem, MemoryStore, RedisConnection, RedisStore, Store};
+use idem_runtime::store::redis::RedisConnection;
+use idem_runtime::{Idem, MemoryStore, RedisStore, Store};
 use idem_tests::places::{Backend, RedisKeys};
 use redis::aio::{ConnectionLike, ConnectionManager};
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::outbox::{Message, Relay};
+use idem_runtime::record::{Record, RecordState, Timestamp};
 use idem_runtime::store::{Filter, ManualChange, PageRequest, Resolved};
-use idem_runtime::{
-    Call, Error, Record, RecordState, Recovery, RunOptions, Timestamp, TypedOperation,
-};
+use idem_runtime::{Call, Error, Recovery, TypedOperation};
 
 use idem_tests::claims::end_lease;
 use idem_tests::sql::INPUTS_DUE;

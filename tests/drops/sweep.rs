@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use idem_runtime::{Record, RecordState};
+use idem_runtime::record::{Record, RecordState};
 use tokio::task::JoinSet;
 
 use crate::calls::{Entry, Mode};

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use idem_runtime::{Call, Idem, RecordState, RunOptions, idempotent};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::record::RecordState;
+use idem_runtime::{Call, Idem, idempotent};
 
 use crate::calls::{Entry, Mode, TTL, asking};
 use crate::databases::{Database, DatabaseFixture, Text};

@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::{
-    Cached, Call, Error, Idem, MemoryStore, OnCrash, RedisStore, RunOptions, Store,
-};
+use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, OnCrash, RedisStore, Store};
 use idem_servers::{Options, Server};
 use idem_tests::recording::Recording;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};

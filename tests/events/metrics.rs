@@ -13,14 +13,15 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::routing::post;
 use futures_util::FutureExt;
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::http::{IdempotencyLayer, unscoped};
+use idem_runtime::key::RecordId;
 use idem_runtime::metrics::{CallOutcome, METRICS, MetricKind};
 use idem_runtime::outbox::Outbox;
 use idem_runtime::{
-    Cached, Call, Error, Idem, MemoryStore, OnCrash, Purger, RecordId, RunOptions, SqliteStore,
-    Store as _,
+    Cached, Call, Error, Idem, MemoryStore, OnCrash, Purger, SqliteStore, Store as _,
 };
 use idem_tests::claims::{end_lease, identity};
 use idem_tests::clocked::ClockedStore;

@@ -87,7 +87,7 @@ fn assert_warns_once(printed: &Printed, of: &str) {
     assert!(!text.contains("secret"), "{of}: {text}");
     let id = text.split("record=").nth(1).unwrap();
     let id: String = id.chars().take_while(char::is_ascii_hexdigit).collect();
-    id.parse::<idem_runtime::RecordId>().unwrap();
+    id.parse::<idem_runtime::key::RecordId>().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use idem_runtime::{Error, RecordState};
+use idem_runtime::Error;
+use idem_runtime::record::RecordState;
 use idem_tests::ledger::Ledger;
 
 use crate::answer::call;

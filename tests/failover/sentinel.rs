@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use idem_runtime::{Idem, RedisConnection, RedisStore};
+use idem_runtime::store::redis::RedisConnection;
+use idem_runtime::{Idem, RedisStore};
 use idem_servers::{Options, RedisSentinels};
 
 use crate::engine::{Client, Engine, blocking};

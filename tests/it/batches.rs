@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::record::{ClaimId, Digest, FencingToken, Owner};
+use idem_runtime::Store;
+use idem_runtime::record::{ClaimId, Digest, FencingToken, Owner, RecordState};
 use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore,
 };
-use idem_runtime::{RecordState, Store};
 use tokio::task::JoinSet;
 
 use crate::records::{claim, outcome, own};

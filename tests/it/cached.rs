@@ -6,9 +6,9 @@ mod redis;
 use std::time::Duration;
 
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::record::{ClaimId, Observation};
+use idem_runtime::record::{ClaimId, Observation, Record, RecordState, Timestamp};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Resolution, Resolved};
-use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, RecordState, Store, Timestamp};
+use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Store};
 use tokio::time::{advance, timeout};
 
 use crate::records::{HOUR, claim, outcome, own};

@@ -2,9 +2,8 @@
 
 use std::error::Error;
 
-use idem_runtime::{
-    MySqlStore, PostgresStore, RedisStore, SqliteStore, StoreError, StoreErrorKind,
-};
+use idem_runtime::error::{StoreError, StoreErrorKind};
+use idem_runtime::{MySqlStore, PostgresStore, RedisStore, SqliteStore};
 
 const PASSWORD: &str = "geheim";
 

@@ -10,13 +10,12 @@ use http::{Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use idem_console::{Console, Operator, Refusal, Scopes};
 use idem_runtime::fingerprint::Secret;
+use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::operator::OperatorStore;
 use idem_runtime::outbox::Outbox;
-use idem_runtime::record::{ClaimId, Digest, Owner};
-use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::record::{ClaimId, Digest, Owner, RecordState};
 use idem_runtime::store::{AuditFilter, ClaimOutcome, ClaimRequest, PageRequest};
-use idem_runtime::{
-    Idem, Identity, Key, OnCrash, Operation, RecordId, RecordState, Scope, SqliteStore, Store as _,
-};
+use idem_runtime::{Idem, Key, OnCrash, Scope, SqliteStore, Store as _};
 use idem_tests::places::{Backend, Place};
 use tower_service::Service as _;
 

@@ -4,10 +4,10 @@
 //! Mounting requires root and a container that allows root to mount. Where that is impossible, set
 //! `IDEM_TEST_WITHOUT_MOUNT=1`; otherwise these tests fail.
 
+use idem_runtime::error::{StoreError, StoreErrorKind};
+use idem_runtime::record::RecordState;
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
-use idem_runtime::{
-    MySqlStore, PostgresStore, RecordState, SqliteStore, Store, StoreError, StoreErrorKind,
-};
+use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, Store};
 use idem_servers::{Options, Server};
 use idem_tests::small_disk::SmallDisk;
 use sqlx::mysql::MySqlPoolOptions;

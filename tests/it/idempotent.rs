@@ -21,8 +21,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::FaultStore;
+use idem_runtime::record::Record;
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Error, Idem, MemoryStore, Record};
+use idem_runtime::{Error, Idem, MemoryStore};
 
 /// Default lease of a handle.
 const LEASE: Duration = Duration::from_secs(30);

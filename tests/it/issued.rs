@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::conformance::faults::{FaultStore, Op};
+use idem_runtime::error::{InvalidCall, InvalidKey};
 use idem_runtime::fingerprint::Secret;
+use idem_runtime::policy::OnStoreError;
+use idem_runtime::record::Timestamp;
 use idem_runtime::store::{Filter, PageRequest};
 use idem_runtime::{
-    Call, Error, Idem, InvalidCall, InvalidKey, Key, MemoryStore, OnCrash, OnStoreError,
-    RunOptions, Scope, SqliteStore, Store, Timestamp, idempotent,
+    Call, Error, Idem, Key, MemoryStore, OnCrash, Scope, SqliteStore, Store, idempotent,
 };
 use idem_tests::on_stores;
 use idem_tests::places::shared;

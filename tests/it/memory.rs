@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::record::{RecordState, Timestamp};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
-use idem_runtime::{MemoryStore, OnCrash, RecordState, Store, StoreErrorKind, Timestamp};
+use idem_runtime::{MemoryStore, OnCrash, Store};
 
 use crate::records::{HOUR, claim, outcome, own};
 

@@ -6,15 +6,14 @@ mod schedules;
 use std::time::Duration;
 
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
-use idem_runtime::record::{ClaimId, Payload};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::key::Operation;
+use idem_runtime::record::{ClaimId, Payload, Record, RecordState, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, PageRequest, RecoveryInput,
     RecoveryStore, Resolution, Resolved,
 };
-use idem_runtime::{
-    MemoryStore, Moving, OnCrash, Operation, Record, RecordState, SqliteStore, Store,
-    StoreErrorKind, Timestamp,
-};
+use idem_runtime::{MemoryStore, Moving, OnCrash, SqliteStore, Store};
 use tokio::time::advance;
 
 use crate::records::{HOUR, claim, outcome, own};

@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use idem_runtime::error::{StoreError, StoreErrorKind};
+use idem_runtime::key::{Identity, Operation, RecordId};
 use idem_runtime::outbox::Outbox;
-use idem_runtime::record::FencingToken;
+use idem_runtime::record::{FencingToken, RecordState, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved,
 };
-use idem_runtime::{
-    Identity, Key, MySqlStore, OnCrash, Operation, RecordId, RecordState, Store, StoreError,
-    StoreErrorKind, Timestamp, conformance,
-};
+use idem_runtime::{Key, MySqlStore, OnCrash, Store, conformance};
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use tokio::task::JoinSet;

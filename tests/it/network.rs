@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use idem_runtime::error::StoreError;
+use idem_runtime::key::{Identity, Operation, RecordId};
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
 use idem_runtime::{
-    Call, Error, Idem, Identity, Key, MySqlStore, OnCrash, Operation, PostgresStore, RecordId,
-    RedisStore, Scope, Store, StoreError,
+    Call, Error, Idem, Key, MySqlStore, OnCrash, PostgresStore, RedisStore, Scope, Store,
 };
 use idem_servers::{Options, Server};
 use idem_tests::proxy::{Loss, Proxy};

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use idem_runtime::record::FencingToken;
+use idem_runtime::error::{StoreError, StoreErrorKind};
+use idem_runtime::record::{FencingToken, RecordState, Timestamp};
+use idem_runtime::store::postgres::PostgresForm;
 use idem_runtime::store::{ClaimOutcome, FencedWrite, Filter, PageRequest, Resolution};
-use idem_runtime::{
-    PostgresForm, PostgresStore, RecordState, Store, StoreError, StoreErrorKind, Timestamp,
-    conformance,
-};
+use idem_runtime::{PostgresStore, Store, conformance};
 use idem_tests::{backends, until};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions};

@@ -5,7 +5,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use idem_runtime::{Idem, Record};
+use idem_runtime::Idem;
+use idem_runtime::record::Record;
 use idem_tests::{backends, until};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};

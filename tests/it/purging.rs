@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use idem_runtime::record::{RecordState, Timestamp};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
-use idem_runtime::{MySqlStore, PostgresStore, RecordState, SqliteStore, Store, Timestamp};
+use idem_runtime::{MySqlStore, PostgresStore, SqliteStore, Store};
 use idem_tests::backends;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tokio::task::JoinSet;

@@ -2,8 +2,10 @@
 
 use std::sync::LazyLock;
 
+use idem_runtime::error::StoreError;
+use idem_runtime::operator::RecordChanges;
 use idem_runtime::store::ManualChange;
-use idem_runtime::{Idem, RecordChanges, Store, StoreError};
+use idem_runtime::{Idem, Store};
 pub(crate) use idem_tests::claims::{HOUR, claim, end_lease, fresh, outcome, own};
 
 pub(crate) mod privileges;

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::key::Operation;
+use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::Resolved;
 use idem_runtime::{
-    Call, Error, Idem, OnCrash, Reconciled, Record, RecordState, Recovery, RecoveryGuard,
-    RunOptions, Store, idempotent,
+    Call, Error, Idem, OnCrash, Reconciled, Recovery, RecoveryGuard, Store, idempotent,
 };
 use idem_tests::sql::INPUTS_DUE;
 use idem_tests::{on_stores, places, until};

@@ -15,12 +15,11 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::ConnectionManager;
-use idem_runtime::record::{ClaimId, Digest, Outcome, Owner};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Timestamp};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
-use idem_runtime::{
-    Identity, Key, OnCrash, Operation, RecordId, RedisStore, Scope, Store, StoreErrorKind,
-    Timestamp,
-};
+use idem_runtime::{Key, OnCrash, RedisStore, Scope, Store};
 use idem_servers::Server;
 use idem_tests::until;
 use tokio::net::TcpListener;

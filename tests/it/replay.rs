@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::error::InvalidCall;
-use idem_runtime::store::operator::OperatorStore;
-use idem_runtime::{Call, Codec, Error, Idem, MemoryStore, Recovery, RunOptions, Store};
+use idem_runtime::operator::OperatorStore;
+use idem_runtime::{Call, Codec, Error, Idem, MemoryStore, Recovery, Store};
 use idem_tests::on_stores;
 use idem_tests::places::{Backend, Place, shared};
 use idem_tests::sql::Sql;

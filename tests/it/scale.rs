@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
-use idem_runtime::store::operator::{Count, Counting, OperatorStore};
+use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::operator::{Count, Counting, OperatorStore};
+use idem_runtime::record::RecordState;
 use idem_runtime::store::{ClaimRequest, Filter, PageRequest};
-use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, RecordState, Scope, Store};
+use idem_runtime::{Key, OnCrash, Scope, Store};
 use serde_json::json;
 
 use crate::records::{HOUR, claim, outcome, own};

@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use idem_runtime::record::FencingToken;
+use idem_runtime::error::{StoreError, StoreErrorKind};
+use idem_runtime::record::{FencingToken, RecordState, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution,
 };
-use idem_runtime::{
-    OnCrash, RecordState, SqliteStore, Store, StoreError, StoreErrorKind, Timestamp,
-};
+use idem_runtime::{OnCrash, SqliteStore, Store};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use idem_runtime::record::{Owner, Payload};
-use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::Store;
+use idem_runtime::operator::OperatorStore;
+use idem_runtime::record::{Owner, Payload, Timestamp};
 use idem_runtime::store::{ClaimRequest, FencedWrite, Resolution, Resolved};
-use idem_runtime::{Store, Timestamp};
 use idem_tests::on_stores;
 use idem_tests::places::{Backend as _, Place};
 use idem_tests::sql::{AnyPool, Sql};

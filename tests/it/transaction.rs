@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use idem_runtime::{Attempt, Error, Idem, Record, RecordState, Scope, idempotent};
+use idem_runtime::record::{Record, RecordState};
+use idem_runtime::{Attempt, Error, Idem, Scope, idempotent};
 use idem_tests::places::Place;
 use tokio::sync::Semaphore;
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use idem_runtime::record::{OwnerLabel, Payload};
-use idem_runtime::store::operator::{Counting, OperatorStore};
+use idem_runtime::operator::{Counting, OperatorStore};
+use idem_runtime::record::{OwnerLabel, Payload, RecordState, Timestamp};
 use idem_runtime::store::{
     AuditFilter, ClaimRequest, Cursor, Filter, PageRequest, Resolution, Unreadable,
 };
-use idem_runtime::{OnCrash, RecordState, Store, Timestamp};
+use idem_runtime::{OnCrash, Store};
 use idem_tests::{backends, on_stores};
 
 use crate::records::{claim, manual_change, outcome, own};

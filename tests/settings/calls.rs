@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::future::join_all;
-use idem_runtime::store::operator::{Counting, OperatorStore};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::operator::{Counting, OperatorStore};
+use idem_runtime::record::{Record, RecordState, Timestamp};
 use idem_runtime::store::{AuditFilter, Filter, ManualChange, PageRequest, Resolved};
-use idem_runtime::{
-    Attempt, Call, Error, Idem, OnCrash, Record, RecordState, RunOptions, Scope, Store, Timestamp,
-};
+use idem_runtime::{Attempt, Call, Error, Idem, OnCrash, Scope, Store};
 
 pub(crate) const OPERATION: &str = "tests.settings";
 /// Number of lists that operators read at once.

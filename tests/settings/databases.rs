@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::operator::OperatorStore;
 use idem_runtime::outbox::{self, Message, Relay};
-use idem_runtime::store::operator::OperatorStore;
-use idem_runtime::{Attempt, Call, Error, Idem, RecordState, RunOptions, Timestamp};
+use idem_runtime::record::{RecordState, Timestamp};
+use idem_runtime::{Attempt, Call, Error, Idem};
 use idem_servers::Server;
 use idem_tests::claims::{claim, own};
 use idem_tests::sql::Sql;

@@ -4,7 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use idem_runtime::{Idem, PostgresForm, PostgresStore};
+use idem_runtime::store::postgres::PostgresForm;
+use idem_runtime::{Idem, PostgresStore};
 use libtest_mimic::{Failed, Trial};
 use tokio::runtime::Runtime;
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use idem_runtime::conformance;
-use idem_runtime::store::operator::{OperatorStore, Severity};
+use idem_runtime::operator::{OperatorStore, Severity};
 use idem_servers::{Options, Release};
 use idem_tests::sql::Sql;
 use libtest_mimic::{Arguments, Failed, Trial};

@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::Result;
-use idem_runtime::{PostgresForm, PostgresStore};
+use idem_runtime::PostgresStore;
+use idem_runtime::store::postgres::PostgresForm;
 use idem_servers::{Options, Server};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use idem_runtime::{Error, Idem, OnCrash, RecordState, RedisStore, Store as _};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Error, Idem, OnCrash, RedisStore, Store as _};
 use idem_servers::{Options, Server};
 use idem_tests::claims::{claim, own};
 

@@ -16,9 +16,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use idem_examples::Table;
-use idem_runtime::{
-    Error, Fingerprint, Idem, MemoryStore, ResultSource, idempotent, with_provenance,
-};
+use idem_runtime::advanced::{ResultSource, with_provenance};
+use idem_runtime::{Error, Fingerprint, Idem, MemoryStore, idempotent};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// A mail to be sent. Two mails with equal fields are the same mail.

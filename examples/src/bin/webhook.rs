@@ -14,12 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use idem_examples::Table;
-use idem_runtime::record::Record;
+use idem_runtime::advanced::{Provenance, ResultSource, with_provenance};
+use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::{Filter, ManualChange, PageRequest, Resolved};
-use idem_runtime::{
-    Error, Fingerprint, Idem, Provenance, Reconciled, RecordState, ResultSource, SqliteStore,
-    TypedOperation, idempotent, with_provenance,
-};
+use idem_runtime::{Error, Fingerprint, Idem, Reconciled, SqliteStore, TypedOperation, idempotent};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 

@@ -11,12 +11,11 @@ use axum::http::{StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::Response;
 use idem_console::{Console, Guard, Operator, Refusal, Scopes};
+use idem_runtime::key::{Identity, Operation, RecordId};
 use idem_runtime::outbox::Outbox;
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, OwnerLabel, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, ManualChange};
-use idem_runtime::{
-    Idem, Identity, Key, OnCrash, Operation, RecordId, Scope, SqliteStore, Store as _,
-};
+use idem_runtime::{Idem, Key, OnCrash, Scope, SqliteStore, Store as _};
 use sqlx::SqlitePool;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

@@ -3,8 +3,9 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use idem_runtime::store::operator::OperatorStore;
-use idem_runtime::{MySqlStore, PostgresForm, PostgresStore, SqliteStore};
+use idem_runtime::operator::OperatorStore;
+use idem_runtime::store::postgres::PostgresForm;
+use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
 use idem_servers::{Options, Server};
 use idem_tests::places;
 use serde_json::Value;

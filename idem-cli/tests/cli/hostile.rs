@@ -3,12 +3,11 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use idem_runtime::key::{Identity, Operation, RecordId};
 use idem_runtime::outbox::{Message, Outbox, Relay};
-use idem_runtime::record::{Outcome, Owner, Payload};
+use idem_runtime::record::{Outcome, Owner, OwnerLabel, Payload};
 use idem_runtime::store::{ClaimRequest, ManualChange};
-use idem_runtime::{
-    Idem, Identity, Key, OnCrash, Operation, OwnerLabel, RecordId, Scope, SqliteStore,
-};
+use idem_runtime::{Idem, Key, OnCrash, Scope, SqliteStore};
 use idem_tests::claims::{claim_of, own};
 use serde_json::Value;
 use sqlx::Executor as _;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::OnCrash;
+use idem_runtime::operator::OperatorStore;
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner};
-use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::store::{ClaimRequest, FencedWrite};
 use idem_tests::claims::{claim_of, identity, own};
 use idem_tests::places::{self, Backend, Files};

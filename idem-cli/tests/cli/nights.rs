@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use idem_runtime::Verification;
+use idem_runtime::operator::Verification;
 use idem_tests::on_stores;
 use idem_tests::places::Backend;
 

@@ -4,9 +4,9 @@ use std::fs::OpenOptions;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use idem_runtime::key::RecordId;
 use idem_runtime::outbox::Outbox;
-use idem_runtime::record::Digest;
-use idem_runtime::{RecordId, RecordState};
+use idem_runtime::record::{Digest, RecordState};
 use sqlx::SqlitePool;
 
 use super::{Place, on_letter, request};

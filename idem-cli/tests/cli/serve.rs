@@ -263,12 +263,15 @@ async fn a_change_needs_the_token_of_the_page_a_reason_and_its_own_host() {
     }
     let idem = Idem::new(place.store.clone());
     let state = async || idem.records().get(&owner.id).await.unwrap().unwrap().state;
-    assert_eq!(state().await, idem_runtime::RecordState::Interrupted);
+    assert_eq!(
+        state().await,
+        idem_runtime::record::RecordState::Interrupted
+    );
     place.idem(&["audit"]).expect(3, &["no manual changes"]);
 
     let made = form(&token, "asked the post", &[("Origin", &origin)]);
     assert_eq!(made.status, 303, "{made:?}");
-    assert_eq!(state().await, idem_runtime::RecordState::Released);
+    assert_eq!(state().await, idem_runtime::record::RecordState::Released);
     place
         .idem(&["audit"])
         .expect(0, &["ann@desk", "asked the post", "released"]);

@@ -23,7 +23,8 @@ use crate::timing::{DECADES, bounded, later};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), idem_runtime::Error> {
 /// use std::time::Duration;
-/// use idem_runtime::{Call, Error, Idem, MemoryStore, RunOptions};
+/// use idem_runtime::advanced::RunOptions;
+/// use idem_runtime::{Call, Error, Idem, MemoryStore};
 ///
 /// let idem = Idem::new(MemoryStore::new());
 /// let call = Call::new("charges.create", "order-1", &500_u64, Duration::from_secs(3600));

@@ -139,7 +139,8 @@ impl<S: Store> IdemBuilder<S> {
     /// The label is stored with each attempt, in plain text, and shown to operators only.
     ///
     /// ```
-    /// use idem_runtime::{Idem, MemoryStore, OwnerLabel};
+    /// use idem_runtime::record::OwnerLabel;
+    /// use idem_runtime::{Idem, MemoryStore};
     ///
     /// let label = OwnerLabel::new("payments/eu-central/blue")?;
     /// let idem = Idem::builder(MemoryStore::new()).owner_label(label).build();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{Engine, Idem};
-use crate::error::Error;
+use crate::error::{AlreadyInstalled, Error};
 use crate::store::Store;
 
 static PROCESS: OnceLock<Idem> = OnceLock::new();
@@ -11,11 +11,6 @@ static PROCESS: OnceLock<Idem> = OnceLock::new();
 tokio::task_local! {
     static TASK: Idem;
 }
-
-/// Error: a process-wide default handle is already installed. The existing one is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a default handle is installed already")]
-pub struct AlreadyInstalled;
 
 impl<S: Store + ?Sized> Idem<S> {
     /// Makes this the handle of every annotated function that names no store, for the rest of the process.

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 /// Name of an operation, with the type `T` of the values and the type `E` of the errors that it stores. It decides which
 /// values an operator can store manually, see
-/// [`RecordChanges::complete`](crate::RecordChanges::complete).
+/// [`RecordChanges::complete`](crate::operator::RecordChanges::complete).
 ///
 /// Declare it as a constant, and give it to the function as its `name`. The compiler then checks that the function returns
 /// `Result<T, _>`. A function with `replay_err` stores errors, so it needs `TypedOperation<T, E>` with its error type `E`;
@@ -42,7 +42,9 @@ assert_eq!(post(&idem, "order-1").await?, 7);
 A value of another type does not compile:
 
 ```compile_fail
-# use idem_runtime::{Observation, RecordChanges, TypedOperation};
+# use idem_runtime::TypedOperation;
+# use idem_runtime::operator::RecordChanges;
+# use idem_runtime::record::Observation;
 # const POST: TypedOperation<u64> = TypedOperation::new("letters.post");
 # async fn resolve(records: RecordChanges<'_>, seen: &Observation) {
 records.complete(POST, seen, "7").await;

@@ -50,7 +50,8 @@ type ObserverSlot = Mutex<Option<Observer>>;
 /// # Example
 /// ```
 /// # use std::time::Duration;
-/// use idem_runtime::{Call, Error, Idem, MemoryStore, ResultSource, with_provenance};
+/// use idem_runtime::advanced::{ResultSource, with_provenance};
+/// use idem_runtime::{Call, Error, Idem, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {

@@ -23,8 +23,9 @@ use crate::timing::bounded;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::time::Duration;
+/// use idem_runtime::record::RecordState;
 /// use idem_runtime::store::ManualChange;
-/// use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, RecordState, TypedOperation};
+/// use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, TypedOperation};
 ///
 /// const POST: TypedOperation<u64> = TypedOperation::new("letters.post");
 ///

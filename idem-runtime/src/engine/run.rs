@@ -14,8 +14,8 @@ use crate::store::{Store, TransactionalStore};
 impl<S: Store + ?Sized> Idem<S> {
     /// Runs a body once for this call. Equivalent to `#[idempotent]` without the macro.
     ///
-    /// Every `Err` of the body is treated as [`Transient`](crate::Finality::Transient) under
-    /// [`OnCrash::Rerun`] and as [`Unknown`](crate::Finality::Unknown) otherwise.
+    /// Every `Err` of the body is treated as [`Transient`](crate::advanced::Finality::Transient) under
+    /// [`OnCrash::Rerun`] and as [`Unknown`](crate::advanced::Finality::Unknown) otherwise.
     /// [`run_with`](Self::run_with) lets you classify errors.
     ///
     /// # Errors
@@ -98,7 +98,8 @@ impl<S: Store + ?Sized> Idem<S> {
     /// # Example
     /// ```
     /// use std::time::Duration;
-    /// use idem_runtime::{Call, Error, Idem, MemoryStore, RunOptions};
+    /// use idem_runtime::advanced::RunOptions;
+    /// use idem_runtime::{Call, Error, Idem, MemoryStore};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Error> {
@@ -151,8 +152,8 @@ impl<S: TransactionalStore> Idem<S> {
     /// ([`CommittedInBody`](crate::error::InvalidCall::CommittedInBody)).
     ///
     /// If the database ended the transaction while the body ran, as after a deadlock, and the body went on, the error is
-    /// [`StoreErrorKind::Conflict`](crate::StoreErrorKind::Conflict). Nothing of the body remains, except on SQLite if the
-    /// pool is the application's: there the statements after that are committed.
+    /// [`StoreErrorKind::Conflict`](crate::error::StoreErrorKind::Conflict). Nothing of the body remains, except on
+    /// SQLite if the pool is the application's: there the statements after that are committed.
     ///
     /// # Cancel safety
     /// Dropping the future rolls back, unless the commit is already in progress. That commit then succeeds or fails as
@@ -164,7 +165,8 @@ impl<S: TransactionalStore> Idem<S> {
     /// # async fn example() -> Result<(), idem_runtime::Error> {
     /// # use std::time::Duration;
     /// # let order = "order-1";
-    /// use idem_runtime::{Call, Error, RunOptions, Idem, SqliteStore};
+    /// use idem_runtime::advanced::RunOptions;
+    /// use idem_runtime::{Call, Error, Idem, SqliteStore};
     ///
     /// let idem = Idem::new(SqliteStore::open("shop.db").await?);
     /// let call = Call::new("orders.place", order, order, Duration::from_secs(86_400));
@@ -209,10 +211,10 @@ impl<S: TransactionalStore> Idem<S> {
     /// # Transactions that the database ends by itself
     /// MySQL and MariaDB roll the whole transaction back after a deadlock, for example, and SQLite if the disk is full. The
     /// connection goes on, and each later statement commits separately. The body must therefore give the errors of
-    /// statements back. If it does not, the call fails with [`StoreErrorKind::Conflict`](crate::StoreErrorKind::Conflict),
-    /// and there is no record. The statements that the body has sent since then are committed. Later ones of the caller
-    /// are not: MySQL and MariaDB refuse writes until the caller ends the transaction, and on SQLite its `COMMIT` fails
-    /// (unless `foreign_keys` is off).
+    /// statements back. If it does not, the call fails with
+    /// [`StoreErrorKind::Conflict`](crate::error::StoreErrorKind::Conflict), and there is no record. The statements
+    /// that the body has sent since then are committed. Later ones of the caller are not: MySQL and MariaDB refuse
+    /// writes until the caller ends the transaction, and on SQLite its `COMMIT` fails (unless `foreign_keys` is off).
     ///
     /// On MySQL and MariaDB, a statement that defines a table commits the caller's transaction half way. The call then
     /// fails with [`InvalidCall::CommittedInBody`](crate::error::InvalidCall::CommittedInBody), and its record is

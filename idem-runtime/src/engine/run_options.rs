@@ -16,7 +16,8 @@ use crate::record::OnCrash;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// use std::time::Duration;
-/// use idem_runtime::{Call, Error, Idem, MemoryStore, RunOptions};
+/// use idem_runtime::advanced::RunOptions;
+/// use idem_runtime::{Call, Error, Idem, MemoryStore};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Serialize, Deserialize)]

@@ -23,7 +23,8 @@ impl Attempt {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), idem_runtime::Error> {
     /// # use std::time::Duration;
-    /// # use idem_runtime::{Call, Error, RunOptions, Idem, MemoryStore};
+    /// # use idem_runtime::advanced::RunOptions;
+    /// # use idem_runtime::{Call, Error, Idem, MemoryStore};
     /// # async fn reserve() -> Result<u64, Error> { Ok(7) }
     /// # async fn charge(key: &str) -> Result<String, Error> { Ok(key.to_owned()) }
     /// # let idem = Idem::new(MemoryStore::new());

@@ -141,9 +141,9 @@ use statements::{MySqlStatements, On};
 /// five minutes, the purge waits for them for a second, and claims wait as well.
 ///
 /// Statements that define tables or other objects commit the transaction half way: keep them out of the body. The call
-/// fails with [`InvalidCall::CommittedInBody`](crate::InvalidCall::CommittedInBody), and its record is INTERRUPTED. In a
-/// step ([`step_tx`](crate::Attempt::step_tx)) such a statement looks like a deadlock, and what came before it is
-/// committed again by each attempt.
+/// fails with [`InvalidCall::CommittedInBody`](crate::error::InvalidCall::CommittedInBody), and its record is
+/// INTERRUPTED. In a step ([`step_tx`](crate::Attempt::step_tx)) such a statement looks like a deadlock, and what came
+/// before it is committed again by each attempt.
 ///
 /// While a transaction of a call's own is open, `autocommit` is off on its connection. A deadlock that the body ignores
 /// then undoes the whole body. The text that begins the transaction also sets `completion_type` to 0 for the session.

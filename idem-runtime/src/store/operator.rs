@@ -63,8 +63,8 @@ pub trait OperatorStore: Store {
     /// Compares the tables with those that this build needs. `None` for a store without tables.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`](crate::StoreErrorKind::Schema) if a later version of this crate created the tables, or
-    /// if the schema is missing; and those of any read.
+    /// [`StoreErrorKind::Schema`](crate::error::StoreErrorKind::Schema) if a later version of this crate created the
+    /// tables, or if the schema is missing; and those of any read.
     async fn migration_plan(&self) -> Result<Option<MigrationPlan>, StoreError>;
 
     /// Applies the migrations that are missing, as the `migrate` method of the store does. Does nothing in a store
@@ -91,7 +91,8 @@ pub trait OperatorStore: Store {
     /// Calls go on meanwhile. In SQLite they wait for the statement, which takes about a second for a million records.
     ///
     /// # Errors
-    /// Those of any write, and [`StoreErrorKind::Denied`](crate::StoreErrorKind::Denied) if the user may not define indexes.
+    /// Those of any write, and [`StoreErrorKind::Denied`](crate::error::StoreErrorKind::Denied) if the user may not
+    /// define indexes.
     ///
     /// # Cancel safety
     /// If the future is dropped, the index is created, not created, or on PostgreSQL left unusable. Call this method again.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::*;
-use crate::{Call, Error, Idem, OnCrash, RunOptions, SqliteStore};
+use crate::advanced::RunOptions;
+use crate::{Call, Error, Idem, OnCrash, SqliteStore};
 
 const TTL: Duration = Duration::from_secs(3600);
 const POST: TypedOperation<u64> = TypedOperation::new("letters.post");

@@ -81,7 +81,7 @@ fn a_fake_that_remembers_keys() {
             keys.borrow_mut().insert(key.as_str().to_owned());
             Ok::<_, Fail>(1)
         };
-        let options = idem_runtime::RunOptions::new();
+        let options = idem_runtime::advanced::RunOptions::new();
         idem.run_with(call, options, body).await
     };
     let checked = check(pay).effects(|| keys.borrow().len() as u64);

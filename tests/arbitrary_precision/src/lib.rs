@@ -5,8 +5,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use idem_runtime::codec::StoredValue;
 use idem_runtime::fingerprint::digest;
-use idem_runtime::{Call, Codec, Error, Idem, MemoryStore, StoredValue};
+use idem_runtime::{Call, Codec, Error, Idem, MemoryStore};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, from_str};
 

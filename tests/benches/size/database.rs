@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use idem_runtime::operator::OperatorStore;
 use idem_runtime::outbox::Outbox;
-use idem_runtime::store::operator::OperatorStore;
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
 use idem_servers::{Options, Server};
 use idem_tests::copies::Pool;

@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use idem_report::{Limits, Measured, Report};
-use idem_runtime::record::{ClaimId, Outcome, Owner, Payload};
+use idem_runtime::key::RecordId;
+use idem_runtime::record::{ClaimId, Outcome, Owner, Payload, Timestamp};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Filter, PageRequest};
-use idem_runtime::{RecordId, Timestamp};
 use idem_tests::claims::{claim_of, identity};
 use idem_tests::copies::{self, Pool};
 use idem_tests::ratio::Effort;

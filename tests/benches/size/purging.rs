@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_runtime::{Idem, Purger, PurgerGuard, Timestamp};
+use idem_runtime::record::Timestamp;
+use idem_runtime::{Idem, Purger, PurgerGuard};
 use idem_tests::ratio::Effort;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};

@@ -1,11 +1,12 @@
 //! Histories of attempts, with their bugs.
 
 use async_trait::async_trait;
+use idem_runtime::error::StoreError;
+use idem_runtime::key::RecordId;
 use idem_runtime::record::{
     FencingToken, MemberDigests, Observation, OwnerLabel, Record, RecordState,
 };
 use idem_runtime::store::{AttemptLog, AttemptStore, Attempts, ClaimRequest, Filter, ListedRecord};
-use idem_runtime::{RecordId, StoreError};
 
 use super::{Inner, ToyStore};
 use crate::bug::Bug;

@@ -1,12 +1,13 @@
 //! Audit of manual changes, with its bugs.
 
 use async_trait::async_trait;
-use idem_runtime::record::Observation;
+use idem_runtime::Store as _;
+use idem_runtime::error::StoreError;
+use idem_runtime::record::{Observation, Timestamp};
 use idem_runtime::store::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
     Cursor, ManualChange, PageRequest, Purged, Resolution, Resolved,
 };
-use idem_runtime::{Store as _, StoreError, Timestamp};
 
 use super::ToyStore;
 use crate::bug::Bug;

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use idem_runtime::RecordId;
+use idem_runtime::key::RecordId;
 use idem_runtime::record::{OnCrash, RecordState, Timestamp};
 use idem_runtime::store::Purged;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use idem_runtime::StoreError;
+use idem_runtime::error::StoreError;
 use idem_runtime::key::Operation;
 use idem_runtime::record::{Owner, Payload, RecordState, Timestamp};
 use idem_runtime::store::{FencedWrite, RecoveryInput, RecoveryStore, Resolved};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem_runtime::StoreError;
+use idem_runtime::error::StoreError;
 use idem_runtime::record::{Owner, Payload};
 use idem_runtime::store::{FencedWrite, SavedStep, StepStore};
 

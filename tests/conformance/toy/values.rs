@@ -1,8 +1,9 @@
 //! Values as they are stored, with the bugs that change them.
 
+use idem_runtime::key::{Identity, Operation};
 use idem_runtime::record::Payload;
 use idem_runtime::store::ClaimRequest;
-use idem_runtime::{Identity, Key, Operation, Scope};
+use idem_runtime::{Key, Scope};
 
 use super::ToyStore;
 use crate::bug::Bug;

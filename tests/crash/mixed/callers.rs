@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::outbox::{Outbox, RelayGuard};
-use idem_runtime::{Error, Idem, Timestamp, outbox};
+use idem_runtime::record::Timestamp;
+use idem_runtime::{Error, Idem, outbox};
 use rand::RngExt;
 use tokio::sync::Mutex;
 use tokio::time::error::Elapsed;

@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use idem_runtime::{Error, Idem, StoreError, idempotent};
+use idem_runtime::error::StoreError;
+use idem_runtime::{Error, Idem, idempotent};
 use rand::RngExt;
 
 use super::database::{Connection, OnePool};

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Idem, RecordState, Scope};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Idem, Scope};
 
 use tokio::time::Instant;
 

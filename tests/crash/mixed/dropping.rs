@@ -6,7 +6,8 @@ use std::sync::Mutex;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use idem_runtime::{Error, StoreErrorKind};
+use idem_runtime::Error;
+use idem_runtime::error::StoreErrorKind;
 use rand::RngExt;
 
 use super::calls::{Book, ChargeError, Dropped};

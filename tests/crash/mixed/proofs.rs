@@ -5,7 +5,8 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use idem_runtime::{Idem, MemoryStore, RecordState};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Idem, MemoryStore};
 use idem_tests::ledger::Ledger;
 use idem_tests::on_stores;
 use idem_tests::places::Place;

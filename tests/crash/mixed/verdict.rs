@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::PageRequest;
-use idem_runtime::{Error, Idem, Record, RecordState};
+use idem_runtime::{Error, Idem};
 use idem_tests::at_database;
 use idem_tests::ledger::Ledger;
 use tokio::task::JoinSet;

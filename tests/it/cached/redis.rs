@@ -6,9 +6,9 @@ mod servers;
 use std::time::Duration;
 
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::record::ClaimId;
+use idem_runtime::record::{ClaimId, Record, RecordState};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Resolution, Resolved};
-use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Record, RecordState, Store};
+use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Store};
 use idem_servers::{Options, Server};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use tokio::net::TcpListener;

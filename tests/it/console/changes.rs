@@ -1,7 +1,8 @@
 //! Changes of records by forms.
 
 use http::{StatusCode, header};
-use idem_runtime::{RecordState, Store as _};
+use idem_runtime::Store as _;
+use idem_runtime::record::RecordState;
 use idem_tests::on_stores;
 
 use super::{ANN, BOB, READER, Site, borrowed, field, form};

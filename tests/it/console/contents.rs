@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::{StatusCode, header};
+use idem_runtime::key::{Identity, Operation, RecordId};
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, OwnerLabel, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, ManualChange};
-use idem_runtime::{Identity, Key, OnCrash, Operation, RecordId, Scope, Store as _};
+use idem_runtime::{Key, OnCrash, Scope, Store as _};
 use idem_tests::on_stores;
 
 use super::{ANN, BOB, HOSTILE, Site};

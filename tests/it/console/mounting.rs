@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use http::{Request, StatusCode, header};
 use idem_console::Console;
-use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::operator::OperatorStore;
 use idem_runtime::{Idem, SqliteStore};
 
 use super::{ANN, Answer, READER, Site, field, guard};

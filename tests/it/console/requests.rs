@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use http::{Request, StatusCode, header};
+use idem_runtime::SqliteStore;
 use idem_runtime::outbox::Outbox;
-use idem_runtime::{RecordState, SqliteStore};
+use idem_runtime::record::RecordState;
 
 use super::{ANN, BOB, HOSTILE, READER, Site, borrowed, form};
 

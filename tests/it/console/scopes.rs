@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use idem_runtime::RecordState;
+use idem_runtime::record::RecordState;
 use idem_tests::on_stores;
 
 use super::{ANN, BOB, Site, borrowed, field, form};

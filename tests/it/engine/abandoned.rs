@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Filter, PageRequest};
-use idem_runtime::{Idem, MemoryStore, OnCrash, Record, RecordState, Store, StoreErrorKind};
+use idem_runtime::{Idem, MemoryStore, OnCrash, Store};
 use tokio::runtime::Builder;
 
 use super::plain::Plain;

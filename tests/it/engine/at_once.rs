@@ -1,7 +1,9 @@
 //! A store that claims and settles without waiting, and fails: the engine sends the claim or the outcome again.
 
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
-use idem_runtime::{Idem, MemoryStore, Record, RecordState, StoreErrorKind};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::record::{Record, RecordState};
+use idem_runtime::{Idem, MemoryStore};
 use tokio::time::Instant;
 
 use super::plain::Plain;

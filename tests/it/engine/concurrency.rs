@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use idem_runtime::advanced::{ResultSource, with_provenance};
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::record::Owner;
+use idem_runtime::error::InvalidCall;
+use idem_runtime::record::{Owner, Record};
 use idem_runtime::store::{FencedWrite, Filter, PageRequest, Resolution, Resolved};
-use idem_runtime::{
-    Call, Error, Idem, InvalidCall, MemoryStore, Record, ResultSource, Store as _, with_provenance,
-};
+use idem_runtime::{Call, Error, Idem, MemoryStore, Store as _};
 use tokio::sync::Notify;
 
 use super::{Effects, Failure, LEASE, call, refusal};

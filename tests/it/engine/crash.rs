@@ -4,11 +4,10 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::record::{Record, RecordState, Timestamp};
 use idem_runtime::store::{Filter, ListedRecord, PageRequest, Resolved};
-use idem_runtime::{
-    Attempt, Call, Error, Idem, MemoryStore, OnCrash, Reconciled, Record, RecordState, RunOptions,
-    Scope, Timestamp,
-};
+use idem_runtime::{Attempt, Call, Error, Idem, MemoryStore, OnCrash, Reconciled, Scope};
 use tokio::sync::oneshot;
 
 use super::{Effects, Failure, LEASE, OPERATION, TTL, call, idem, refusal};

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
-use idem_runtime::record::Owner;
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::record::{Owner, RecordState};
 use idem_runtime::store::FencedWrite;
-use idem_runtime::{
-    Error, Idem, MemoryStore, OnCrash, Purger, RecordState, RunOptions, Scope, Store as _,
-    StoreErrorKind, TypedOperation,
-};
+use idem_runtime::{Error, Idem, MemoryStore, OnCrash, Purger, Scope, Store as _, TypedOperation};
 
 use super::{Effects, Failure, LEASE, call, idem, refusal};
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, RecordState, RunOptions, Scope};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::record::RecordState;
+use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, Scope};
 
 use super::{Effects, Failure, LEASE, call, idem, refusal};
 

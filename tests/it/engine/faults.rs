@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
-use idem_runtime::{
-    Error, Idem, MemoryStore, OnCrash, OnStoreError, Record, RecordState, RunOptions,
-    StoreErrorKind,
-};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::policy::OnStoreError;
+use idem_runtime::record::{Record, RecordState};
+use idem_runtime::{Error, Idem, MemoryStore, OnCrash};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

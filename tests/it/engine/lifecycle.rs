@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use idem_runtime::{
-    Call, Codec, Error, Idem, InvalidCall, InvalidKey, Key, MemoryStore, RecordState, ResultSource,
-    Scope, with_provenance,
-};
+use idem_runtime::advanced::{ResultSource, with_provenance};
+use idem_runtime::error::{InvalidCall, InvalidKey};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Call, Codec, Error, Idem, Key, MemoryStore, Scope};
 use serde::{Deserialize, Serialize};
 
 use super::{Effects, Failure, LEASE, TTL, call, idem, refusal};
@@ -247,21 +247,25 @@ async fn the_limit_on_the_stored_size_is_exact() {
 async fn an_attempt_has_the_identity_of_its_call() {
     let idem = idem();
     let call = Call::new("op", "k", &1, TTL).scope("ann");
-    idem.run_with(call, idem_runtime::RunOptions::new(), async |attempt| {
-        assert_eq!(attempt.key().as_str(), "k");
-        assert_eq!(attempt.scope().as_str(), "ann");
-        assert_eq!(attempt.operation().as_str(), "op");
-        assert_eq!(attempt.number(), 1);
-        assert!(attempt.fencing_token().is_some());
-        assert!(attempt.is_live());
-        let debug = format!("{attempt:?}");
-        assert!(!debug.contains("ann"), "{debug}");
-        tokio::time::advance(LEASE - Duration::from_secs(1)).await;
-        attempt.renew().await?;
-        tokio::time::advance(LEASE - Duration::from_secs(1)).await;
-        assert!(attempt.is_live(), "renewed by hand");
-        Ok::<_, Failure>(())
-    })
+    idem.run_with(
+        call,
+        idem_runtime::advanced::RunOptions::new(),
+        async |attempt| {
+            assert_eq!(attempt.key().as_str(), "k");
+            assert_eq!(attempt.scope().as_str(), "ann");
+            assert_eq!(attempt.operation().as_str(), "op");
+            assert_eq!(attempt.number(), 1);
+            assert!(attempt.fencing_token().is_some());
+            assert!(attempt.is_live());
+            let debug = format!("{attempt:?}");
+            assert!(!debug.contains("ann"), "{debug}");
+            tokio::time::advance(LEASE - Duration::from_secs(1)).await;
+            attempt.renew().await?;
+            tokio::time::advance(LEASE - Duration::from_secs(1)).await;
+            assert!(attempt.is_live(), "renewed by hand");
+            Ok::<_, Failure>(())
+        },
+    )
     .await
     .unwrap();
 }
@@ -269,7 +273,7 @@ async fn an_attempt_has_the_identity_of_its_call() {
 #[tokio::test(start_paused = true)]
 async fn downstream_keys_depend_only_on_the_identity_and_the_service() {
     async fn downstream(idem: &Idem<MemoryStore>, call: Call, service: &str) -> String {
-        let handling = idem_runtime::RunOptions::new();
+        let handling = idem_runtime::advanced::RunOptions::new();
         let body = async |attempt: idem_runtime::Attempt| {
             Ok::<_, Failure>(attempt.downstream_key(service).as_str().to_owned())
         };

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
-use idem_runtime::{Error, Idem, MemoryStore, RecordState, RunOptions, StoreErrorKind};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::record::RecordState;
+use idem_runtime::{Error, Idem, MemoryStore};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
-use idem_runtime::error::InvalidCall;
-use idem_runtime::record::{Observation, Outcome, Owner, Timestamp};
+use idem_runtime::error::{InvalidCall, StoreError, StoreErrorKind};
+use idem_runtime::key::RecordId;
+use idem_runtime::record::{Observation, Outcome, Owner, Record, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, ImmediateStore, Page, PageRequest, Purged,
     Resolution, Resolved, StepStore,
 };
-use idem_runtime::{
-    Call, Error, Idem, MemoryStore, OnCrash, Record, RecordId, Store, StoreError, StoreErrorKind,
-};
+use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, Store};
 
 #[derive(Debug)]
 pub(crate) struct Plain<S, B = ()> {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use idem_runtime::conformance::faults::{Fault, FaultStore, Gate, Op};
-use idem_runtime::{Idem, MemoryStore, Purger, StoreErrorKind};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::{Idem, MemoryStore, Purger};
 
 use super::{Effects, TTL, call, idem};
 

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
 
-use idem_runtime::{Call, Error, Idem, MemoryStore, StoredValue};
+use idem_runtime::codec::StoredValue;
+use idem_runtime::{Call, Error, Idem, MemoryStore};
 use serde::{Deserialize, Serialize};
 
 use super::{TTL, idem};

@@ -1,11 +1,9 @@
 //! Records in the hands of an operator: found, sent over a network, and resolved.
 
-use idem_runtime::record::Observation;
+use idem_runtime::error::InvalidCall;
+use idem_runtime::record::{Observation, Record, RecordState};
 use idem_runtime::store::{Filter, PageRequest, Resolved};
-use idem_runtime::{
-    Error, Idem, InvalidCall, Key, MemoryStore, OnCrash, Record, RecordState, Scope, Store,
-    TypedOperation,
-};
+use idem_runtime::{Error, Idem, Key, MemoryStore, OnCrash, Scope, Store, TypedOperation};
 
 use super::{Effects, Failure, LEASE, OPERATION, TTL, call, idem};
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::conformance::faults::{FaultStore, Op};
-use idem_runtime::{Error, Idem, MemoryStore, OnCrash, RecordState, RunOptions, StoreErrorKind};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::record::RecordState;
+use idem_runtime::{Error, Idem, MemoryStore, OnCrash};
 use tokio::time::Instant;
 
 use super::{Effects, Failure, call, refusal};

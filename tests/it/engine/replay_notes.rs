@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::record::OwnerLabel;
 use idem_runtime::store::{NotedReplay, Store};
-use idem_runtime::{
-    Call, Error, Idem, Identity, Key, MemoryStore, Operation, OwnerLabel, RecordId,
-};
-use idem_runtime::{Scope, SqliteStore};
+use idem_runtime::{Call, Error, Idem, Key, MemoryStore, Scope, SqliteStore};
 use sqlx::{Connection as _, SqliteConnection};
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -4,10 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
+use idem_runtime::error::{InvalidCall, StoreErrorKind};
+use idem_runtime::policy::OnStoreError;
+use idem_runtime::record::{Record, RecordState};
 use idem_runtime::{
-    Attempt, Call, Error, Idem, InvalidCall, Key, MemoryStore, OnCrash, OnStoreError, Record,
-    RecordState, RunOptions, Scope, Store, StoreErrorKind, idempotent,
+    Attempt, Call, Error, Idem, Key, MemoryStore, OnCrash, Scope, Store, idempotent,
 };
 use tokio::time::Instant;
 
@@ -51,7 +54,7 @@ async fn run<T, S>(
     body: impl AsyncFnOnce(Attempt) -> Result<T, Failure>,
 ) -> Result<T, Failure>
 where
-    T: idem_runtime::StoredValue,
+    T: idem_runtime::codec::StoredValue,
     S: Store + ?Sized,
 {
     idem.run_with(call, RunOptions::new(), body).await

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use idem_runtime::error::InvalidCall;
 use idem_runtime::fingerprint::{MemberDifferences, Secret, compare_members, json};
+use idem_runtime::key::{Identity, Operation, RecordId};
 use idem_runtime::record::MemberDigests;
 use idem_runtime::store::Attempts;
-use idem_runtime::{
-    Call, Error, Fingerprint, Idem, Identity, InvalidCall, Key, MemoryStore, Operation, RecordId,
-    Scope, idempotent,
-};
+use idem_runtime::{Call, Error, Fingerprint, Idem, Key, MemoryStore, Scope, idempotent};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

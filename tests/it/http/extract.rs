@@ -221,7 +221,7 @@ async fn problems_link_to_the_page_of_the_service() {
 async fn every_error_is_a_problem() {
     use std::time::Duration;
 
-    use idem_runtime::{
+    use idem_runtime::error::{
         DecodeError, FingerprintError, InvalidCall, InvalidKey, StoreError, StoreErrorKind,
     };
 

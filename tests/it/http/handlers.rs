@@ -5,8 +5,9 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use futures_util::poll;
+use idem_runtime::advanced::{Provenance, with_provenance};
 use idem_runtime::http::{IdempotencyKey, Unscoped, detached, mark_replays};
-use idem_runtime::{Error, Provenance, idempotent, with_provenance};
+use idem_runtime::{Error, idempotent};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 

@@ -10,9 +10,11 @@ use axum::{Extension, Json};
 use futures_util::stream;
 use http::header::{HeaderName, SET_COOKIE};
 use idem_runtime::conformance::faults::Op;
+use idem_runtime::error::InvalidCall;
 use idem_runtime::http::{Drain, InvalidLayer};
+use idem_runtime::record::RecordState;
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Attempt, InvalidCall, RecordState, SqliteStore};
+use idem_runtime::{Attempt, SqliteStore};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Semaphore, mpsc};
 

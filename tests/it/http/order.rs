@@ -3,7 +3,7 @@
 use axum::extract::Request;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::header::CONTENT_TYPE;
-use idem_runtime::Finality;
+use idem_runtime::advanced::Finality;
 use idem_runtime::http::finality;
 use tokio::time::{advance, sleep, timeout};
 

@@ -5,12 +5,10 @@ use axum::extract::{Request, State};
 use axum::middleware::map_response;
 use http_body::Body as _;
 use idem_runtime::conformance::faults::{Fault, Op};
+use idem_runtime::error::{FingerprintError, InvalidCall, InvalidKey, StoreErrorKind};
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::http::{IdempotencyKey, KeySyntax, Unscoped, documented_at, problem_response};
-use idem_runtime::{
-    Error, FingerprintError, InvalidCall, InvalidKey, Key, OnCrash, Scope, StoreErrorKind,
-    idempotent,
-};
+use idem_runtime::{Error, Key, OnCrash, Scope, idempotent};
 use tokio::time::advance;
 
 use self::stripe_errors::stripe_error;

@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use http::request;
-use idem_runtime::StoreErrorKind;
 use idem_runtime::conformance::faults::{Fault, Op};
+use idem_runtime::error::StoreErrorKind;
 use idem_runtime::store::{Filter, PageRequest};
 use tokio::time::{advance, sleep};
 

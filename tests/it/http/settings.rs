@@ -10,7 +10,9 @@ use idem_runtime::http::{
     Unscoped,
 };
 
-use idem_runtime::{Identity, InvalidCall, Key, Operation, RecordId, Scope};
+use idem_runtime::error::InvalidCall;
+use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::{Key, Scope};
 
 use super::client::Request;
 use super::*;

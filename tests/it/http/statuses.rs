@@ -2,8 +2,9 @@
 
 use axum::extract::Path;
 use axum::routing::post;
+use idem_runtime::Error;
+use idem_runtime::advanced::Finality;
 use idem_runtime::http::finality;
-use idem_runtime::{Error, Finality};
 
 use super::*;
 

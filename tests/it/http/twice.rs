@@ -1,7 +1,9 @@
 //! A layer that a request passes twice, and a body that calls itself.
 
 use axum::extract::Request;
-use idem_runtime::{Call, Error, InvalidCall, RunOptions};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::InvalidCall;
+use idem_runtime::{Call, Error};
 use tokio::task;
 
 use super::*;

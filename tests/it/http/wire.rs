@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::{get, post};
-use idem_runtime::StoreErrorKind;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
+use idem_runtime::error::StoreErrorKind;
 use idem_runtime::http::KeySyntax;
 use idem_runtime::{Idem, MemoryStore};
 use tokio::sync::Semaphore;

@@ -1,8 +1,9 @@
 //! Annotated functions that call each other and themselves: each call has its own record, attempt and provenance.
 
-use idem_runtime::{
-    Error, InvalidCall, Provenance, RecordState, ResultSource, idempotent, with_provenance,
-};
+use idem_runtime::advanced::{Provenance, ResultSource, with_provenance};
+use idem_runtime::error::InvalidCall;
+use idem_runtime::record::RecordState;
+use idem_runtime::{Error, idempotent};
 
 use super::{Bank, Failure};
 

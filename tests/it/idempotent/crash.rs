@@ -1,6 +1,7 @@
 //! `on_crash` and `attempt`: calls after a crash, and the attempt numbers that they see.
 
-use idem_runtime::{Attempt, Error, Reconciled, RecordState, TypedOperation, idempotent};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Attempt, Error, Reconciled, TypedOperation, idempotent};
 
 use super::{Bank, Failure, LEASE, crash};
 

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use futures_util::poll;
+use idem_runtime::advanced::{ResultSource, RunOptions, with_provenance};
 use idem_runtime::fingerprint::Encoder;
-use idem_runtime::{
-    Attempt, Call, Fingerprint, Reconciled, RecordState, ResultSource, RunOptions, SqliteStore,
-    idempotent, with_provenance,
-};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Attempt, Call, Fingerprint, Reconciled, SqliteStore, idempotent};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::yield_now;

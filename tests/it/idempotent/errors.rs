@@ -1,7 +1,8 @@
 //! `replay_err`, `release_err` and `on_store_error`: the treatment of each `Err`, and calls without a working store.
 
 use idem_runtime::conformance::faults::Op;
-use idem_runtime::{Error, RecordState, idempotent};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Error, idempotent};
 
 use super::{Bank, Failure};
 

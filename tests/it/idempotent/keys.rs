@@ -1,6 +1,7 @@
 //! `key`, `key = fingerprint` and `scope`: the identity of a call.
 
-use idem_runtime::{Error, InvalidKey, Key, Scope, idempotent};
+use idem_runtime::error::InvalidKey;
+use idem_runtime::{Error, Key, Scope, idempotent};
 use uuid::Uuid;
 
 use super::{Bank, assert_reused};

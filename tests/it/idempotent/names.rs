@@ -1,6 +1,7 @@
 //! `name`: given, or the path of a free function, and rejected where that path is not unique to the function.
 
-use idem_runtime::{Error, InvalidCall, idempotent};
+use idem_runtime::error::InvalidCall;
+use idem_runtime::{Error, idempotent};
 
 use super::Bank;
 

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::{Debug, Display};
 
-use idem_runtime::{Error, Fingerprint, StoredValue, idempotent};
+use idem_runtime::codec::StoredValue;
+use idem_runtime::{Error, Fingerprint, idempotent};
 
 use super::{Bank, assert_reused};
 

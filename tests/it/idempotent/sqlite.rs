@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem_runtime::{Error, Idem, ResultSource, SqliteStore, idempotent, with_provenance};
+use idem_runtime::advanced::{ResultSource, with_provenance};
+use idem_runtime::{Error, Idem, SqliteStore, idempotent};
 use tokio::task::JoinSet;
 
 struct Ledger {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Error, InvalidCall, ResultSource, idempotent, with_provenance};
+use idem_runtime::advanced::{ResultSource, with_provenance};
+use idem_runtime::error::InvalidCall;
+use idem_runtime::{Error, idempotent};
 use tokio::time::Instant;
 
 use super::{Bank, LEASE, crash};

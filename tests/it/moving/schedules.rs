@@ -11,12 +11,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem_runtime::record::{ClaimId, Observation, Outcome, Owner, Record, Timestamp};
+use idem_runtime::error::StoreError;
+use idem_runtime::key::RecordId;
+use idem_runtime::record::{ClaimId, Observation, Outcome, Owner, Record, RecordState, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page, PageRequest, Purged, Resolution,
     Resolved,
 };
-use idem_runtime::{MemoryStore, Moving, RecordId, RecordState, Store, StoreError};
+use idem_runtime::{MemoryStore, Moving, Store};
 
 use self::Process::{ClaimsInNew, ClaimsInOld, NewAlone, OldAlone};
 use crate::records::{claim, outcome};

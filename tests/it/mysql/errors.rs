@@ -1,7 +1,8 @@
 //! Failures that require a dedicated MariaDB: a read-only server, invalid text, and a different service on the port.
 
+use idem_runtime::error::StoreErrorKind;
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
-use idem_runtime::{MySqlStore, Store, StoreErrorKind};
+use idem_runtime::{MySqlStore, Store};
 use idem_servers::{Options, Server};
 use sqlx::MySqlPool;
 

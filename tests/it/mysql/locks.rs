@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use idem_runtime::{
-    Call, Error, Idem, MySqlStore, RunOptions, Store as _, StoreErrorKind, Timestamp,
-};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::record::Timestamp;
+use idem_runtime::{Call, Error, Idem, MySqlStore, Store as _};
 use idem_servers::{Options, Server};
 use sqlx::Connection as _;
 use sqlx::mysql::{MySqlConnection, MySqlPool};

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem_runtime::{Attempt, Call, Error, Idem, InvalidCall, MySqlStore, RunOptions};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::InvalidCall;
+use idem_runtime::{Attempt, Call, Error, Idem, MySqlStore};
 use idem_servers::{Options, Server};
 use sqlx::MySqlConnection;
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};

@@ -5,12 +5,13 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use idem_runtime::record::{ClaimId, Owner, Payload};
-use idem_runtime::store::operator::{Finding, OperatorStore as _, Severity};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::operator::{Finding, OperatorStore as _, Severity};
+use idem_runtime::record::{ClaimId, Owner, Payload, RecordState};
 use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore as _,
 };
-use idem_runtime::{MySqlStore, RecordState, Store, StoreErrorKind};
+use idem_runtime::{MySqlStore, Store};
 use idem_servers::{GaleraCluster, GroupReplication, Options, Primaries, Server};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use tokio::sync::RwLock;

@@ -1,6 +1,8 @@
 //! Settings of the sessions: what the store says under them is true, or it refuses them at its first statement.
 
-use idem_runtime::{Error, Idem, MySqlStore, OnCrash, RunOptions, Store as _, StoreErrorKind};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::{Error, Idem, MySqlStore, OnCrash, Store as _};
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 

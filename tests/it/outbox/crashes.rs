@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use idem_runtime::Error;
+use idem_runtime::error::StoreErrorKind;
 use idem_runtime::outbox::{self, Message};
-use idem_runtime::{Error, StoreErrorKind};
 use idem_tests::on_stores;
 use tokio::sync::Semaphore;
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use idem_runtime::error::StoreErrorKind;
 use idem_runtime::outbox::{self, Message, Outbox, Relay};
-use idem_runtime::{Error, SqliteStore, StoreErrorKind};
+use idem_runtime::{Error, SqliteStore};
 use idem_tests::on_stores;
 use tokio::task::JoinSet;
 

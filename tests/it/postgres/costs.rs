@@ -1,7 +1,8 @@
 //! The server's cost of a transition: statements, rows, log and scans, from the server's own statistics.
 
+use idem_runtime::record::Timestamp;
 use idem_runtime::store::{ClaimOutcome, Resolution};
-use idem_runtime::{PostgresStore, Store, Timestamp};
+use idem_runtime::{PostgresStore, Store};
 use idem_tests::until;
 use sqlx::{ConnectOptions, Connection};
 

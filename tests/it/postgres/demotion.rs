@@ -4,8 +4,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use idem_runtime::error::StoreErrorKind;
 use idem_runtime::store::{ClaimOutcome, TransactionalStore};
-use idem_runtime::{PostgresStore, Store, StoreErrorKind};
+use idem_runtime::{PostgresStore, Store};
 use idem_servers::{Options, Server};
 use idem_tests::proxy::Proxy;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};

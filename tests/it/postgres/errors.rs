@@ -1,8 +1,9 @@
 //! Failures that require a dedicated PostgreSQL: a required password, an encoding without checks, and a different
 //! service on the port.
 
+use idem_runtime::error::StoreErrorKind;
 use idem_runtime::store::ClaimOutcome;
-use idem_runtime::{PostgresStore, Store, StoreErrorKind};
+use idem_runtime::{PostgresStore, Store};
 use idem_servers::{Options, Server};
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;

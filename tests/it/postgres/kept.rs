@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use idem_runtime::error::StoreErrorKind;
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
-use idem_runtime::{PostgresStore, Store as _, StoreErrorKind};
+use idem_runtime::{PostgresStore, Store as _};
 use idem_tests::until;
 use sqlx::PgPool;
 use tokio::task::JoinSet;

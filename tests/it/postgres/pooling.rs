@@ -1,8 +1,9 @@
 //! PgBouncer between the store and the server. The case table and the crash rounds run behind it too.
 
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::operator::{OperatorStore, Severity};
 use idem_runtime::store::FencedWrite;
-use idem_runtime::store::operator::{OperatorStore, Severity};
-use idem_runtime::{PostgresStore, Store, StoreErrorKind};
+use idem_runtime::{PostgresStore, Store};
 use idem_tests::backends::{self, PoolMode};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::task::JoinSet;

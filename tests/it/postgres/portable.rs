@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::record::{FencingToken, Payload};
-use idem_runtime::store::operator::OperatorStore as _;
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::operator::OperatorStore as _;
+use idem_runtime::record::{FencingToken, Payload, Timestamp};
+use idem_runtime::store::postgres::PostgresForm;
 use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved,
     TransactionalStore,
 };
-use idem_runtime::{PostgresForm, PostgresStore, Store as _, StoreErrorKind, Timestamp};
+use idem_runtime::{PostgresStore, Store as _};
 use idem_servers::{Options, Server};
 use idem_tests::backends;
 use idem_tests::until;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use idem_runtime::Store as _;
+use idem_runtime::record::Timestamp;
 use idem_runtime::store::Purged;
-use idem_runtime::{Store as _, Timestamp};
 use idem_tests::until;
 use sqlx::PgPool;
 use tokio::task::JoinSet;

@@ -1,8 +1,8 @@
 //! Claims in transactions that hold their record by an advisory lock, and insert it when they end.
 
-use idem_runtime::record::{FencingToken, Owner};
+use idem_runtime::record::{FencingToken, Owner, RecordState};
 use idem_runtime::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore as _};
-use idem_runtime::{PostgresStore, RecordState, Store as _};
+use idem_runtime::{PostgresStore, Store as _};
 use idem_tests::until;
 
 use super::{Database, execute, number};

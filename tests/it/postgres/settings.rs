@@ -1,6 +1,7 @@
 //! Settings of the sessions under which answers have another form, and limits on the number of sessions.
 
-use idem_runtime::{PostgresStore, Store as _, StoreErrorKind};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::{PostgresStore, Store as _};
 use idem_tests::backends::{self, PoolMode};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use idem_runtime::record::{FencingToken, Owner, Payload};
+use idem_runtime::error::StoreError;
+use idem_runtime::record::{FencingToken, Owner, Payload, RecordState};
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
-use idem_runtime::{PostgresStore, RecordState, Store, StoreError};
+use idem_runtime::{PostgresStore, Store};
 use idem_servers::{Options, Server};
 use idem_tests::until;
 use sqlx::postgres::{PgPool, PgPoolOptions};

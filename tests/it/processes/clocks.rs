@@ -3,7 +3,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use idem_runtime::{Call, Error, Idem, Record, RecordState};
+use idem_runtime::record::{Record, RecordState};
+use idem_runtime::{Call, Error, Idem};
 use idem_servers::{Options, Server};
 use idem_tests::backends::OPERATION;
 use idem_tests::until;

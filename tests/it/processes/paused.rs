@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, RecordState};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Call, Error, Idem};
 use idem_tests::backends::OPERATION;
 use idem_tests::until;
 use tokio::sync::oneshot;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use idem_runtime::{
-    Call, Error, Idem, MySqlStore, PostgresStore, Record, RecordId, RecordState, RunOptions,
-    SqliteStore,
-};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::key::RecordId;
+use idem_runtime::record::{Record, RecordState};
+use idem_runtime::{Call, Error, Idem, MySqlStore, PostgresStore, SqliteStore};
 use idem_tests::backends::OPERATION;
 use idem_tests::claims::{end_lease, identity};
 use idem_tests::ledger::Database;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::record::Owner;
+use idem_runtime::record::{Owner, RecordState, Timestamp};
 use idem_runtime::store::{ClaimRequest, FencedWrite, Purged};
-use idem_runtime::{OnCrash, RecordState, Store, Timestamp};
+use idem_runtime::{OnCrash, Store};
 use idem_tests::on_stores;
 use idem_tests::places::shared;
 use tokio::time::sleep;

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use idem_runtime::record::Payload;
-use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::operator::OperatorStore;
+use idem_runtime::record::{Payload, Timestamp};
 use idem_runtime::store::{
     AuditFilter, FencedWrite, ManualChange, PageRequest, Resolution, Resolved,
 };
-use idem_runtime::{Attempt, Error, Idem, RunOptions, StoreErrorKind, Timestamp};
+use idem_runtime::{Attempt, Error, Idem};
 use idem_tests::sql::Sql;
 
 use crate::records::{HOUR, claim, outcome, own};

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use idem_runtime::{Call, Error, Idem, RedisStore, Store, StoreErrorKind};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::{Call, Error, Idem, RedisStore, Store};
 use idem_servers::{Options, Server};
 use idem_tests::proxy::Proxy;
 use tokio::task::JoinSet;

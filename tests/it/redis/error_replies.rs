@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use ::redis::Client;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
+use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
-use idem_runtime::{OnCrash, RedisStore, Store, StoreError, StoreErrorKind};
+use idem_runtime::{OnCrash, RedisStore, Store};
 use idem_servers::{Options, Server};
 use tokio::time::sleep;
 
@@ -329,7 +330,7 @@ async fn transitions_wait_for_a_connected_replica() {
     assert!(replicated.state.is_ended(), "{replicated:?}");
 }
 
-async fn record_of(replica: &Server, owner: &Owner) -> idem_runtime::Record {
+async fn record_of(replica: &Server, owner: &Owner) -> idem_runtime::record::Record {
     let store = RedisStore::connect(&replica.url()).await.unwrap();
     store.get(&owner.id).await.unwrap().unwrap()
 }

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
-use idem_runtime::record::{ClaimId, Outcome, Owner, Payload};
+use idem_runtime::error::{StoreError, StoreErrorKind};
+use idem_runtime::record::{ClaimId, Outcome, Owner, Payload, RecordState};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest};
-use idem_runtime::{OnCrash, RecordState, RedisStore, Store, StoreError, StoreErrorKind};
+use idem_runtime::{OnCrash, RedisStore, Store};
 use idem_servers::{Options, RedisCluster, Server};
 use idem_tests::until;
 use tokio::time::sleep;

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, FromRedisValue, cmd};
-use idem_runtime::record::{ClaimId, FencingToken, Outcome, Owner};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::record::{ClaimId, FencingToken, Outcome, Owner, RecordState};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Resolution, Resolved, StepStore,
 };
-use idem_runtime::{OnCrash, RecordState, RedisStore, Store, StoreErrorKind};
+use idem_runtime::{OnCrash, RedisStore, Store};
 use idem_servers::{Options, Server};
 use idem_tests::proxy::{Loss, Proxy};
 

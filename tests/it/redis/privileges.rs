@@ -7,11 +7,12 @@ use std::time::Duration;
 use ::redis::Client;
 use ::redis::aio::ConnectionManager;
 use ::redis::cluster::ClusterClient;
-use idem_runtime::record::ClaimId;
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::record::{ClaimId, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved, StepStore,
 };
-use idem_runtime::{OnCrash, RedisStore, Store, StoreErrorKind, Timestamp};
+use idem_runtime::{OnCrash, RedisStore, Store};
 use idem_servers::{Options, RedisCluster, Server};
 
 use super::key;

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ::redis::cluster::ClusterClient;
-use idem_runtime::record::ClaimId;
+use idem_runtime::record::{ClaimId, RecordState, Timestamp};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest};
-use idem_runtime::{OnCrash, RecordState, RedisStore, Store, Timestamp};
+use idem_runtime::{OnCrash, RedisStore, Store};
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::time::sleep;
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use idem_runtime::{RedisConnection, RedisStore, StoreErrorKind};
+use idem_runtime::RedisStore;
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::store::redis::RedisConnection;
 use idem_servers::{Options, RedisSentinels};
 use idem_tests::until;
 use tokio::task::spawn_blocking;
@@ -17,7 +19,7 @@ async fn start() -> RedisSentinels {
 async fn connect(
     sentinels: &RedisSentinels,
     name: &str,
-) -> Result<RedisStore, idem_runtime::StoreError> {
+) -> Result<RedisStore, idem_runtime::error::StoreError> {
     let urls = sentinels.urls();
     RedisStore::connect_sentinel(urls.iter().map(String::as_str), &format!("redis://{name}/")).await
 }

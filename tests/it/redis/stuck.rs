@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use idem_runtime::{RedisConnection, RedisStore, StoreErrorKind};
+use idem_runtime::RedisStore;
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::store::redis::RedisConnection;
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::runtime::{Builder, Runtime};
 

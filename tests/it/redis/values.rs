@@ -1,8 +1,9 @@
 //! Stored values are read back bit for bit.
 
+use idem_runtime::key::{Identity, Operation, RecordId};
 use idem_runtime::record::{ClaimId, Outcome, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, StepStore};
-use idem_runtime::{Identity, Key, Operation, RecordId, RedisStore, Scope, Store};
+use idem_runtime::{Key, RedisStore, Scope, Store};
 use idem_tests::backends;
 
 use crate::records::{claim, own};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use idem_runtime::store::operator::{Count, Counting, OperatorStore as _};
+use idem_runtime::operator::{Count, Counting, OperatorStore as _};
 use idem_runtime::store::{Filter, PageRequest};
 use idem_runtime::{RedisStore, Store as _};
 use idem_tests::backends;

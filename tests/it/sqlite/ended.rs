@@ -1,7 +1,8 @@
 //! Transactions that SQLite ends by itself, on connections of the store and of the application.
 
 use futures_util::FutureExt as _;
-use idem_runtime::{Error, SqliteStore, StoreErrorKind};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::{Error, SqliteStore};
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqlitePoolOptions};
 use tempfile::TempDir;
 
@@ -167,7 +168,7 @@ async fn a_caller_that_goes_on_cannot_commit() {
             let bank = bank(&directory, false).await;
             let mut outer = bank.pool.begin().await.unwrap();
             let call = idem_runtime::Call::new("bank.join", "k", &1, super::HOUR);
-            let options = idem_runtime::RunOptions::new();
+            let options = idem_runtime::advanced::RunOptions::new();
             let joined = bank
                 .idem
                 .join_transaction(&mut outer, call, options, async |tx, _| {
@@ -202,7 +203,7 @@ async fn a_transaction_that_was_ended_before_is_not_joined() {
         let mut outer = bank.pool.begin().await.unwrap();
         cause.strike(&mut outer).await;
         let call = idem_runtime::Call::new("bank.join", "k", &1, super::HOUR);
-        let options = idem_runtime::RunOptions::new();
+        let options = idem_runtime::advanced::RunOptions::new();
         let joined = bank.idem.join_transaction(
             &mut outer,
             call,

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use idem_runtime::{
-    Call, Error, Idem, PostgresStore, Record, RecordState, RunOptions, Scope, StoreErrorKind,
-};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::record::{Record, RecordState};
+use idem_runtime::{Call, Error, Idem, PostgresStore, Scope};
 use idem_tests::on_stores;
 use idem_tests::places::{self, Files, Place};
 use idem_tests::sql::{AnyPool, Sql};

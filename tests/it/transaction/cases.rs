@@ -4,7 +4,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use idem_runtime::{Error, RecordState, ResultSource, with_provenance};
+use idem_runtime::Error;
+use idem_runtime::advanced::{ResultSource, with_provenance};
+use idem_runtime::record::RecordState;
 use idem_tests::on_stores;
 
 use super::places::Orders;

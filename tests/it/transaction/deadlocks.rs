@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
-use idem_runtime::{Call, Error, RunOptions};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::{Call, Error};
 use idem_tests::on_stores;
 use tokio::sync::Barrier;
 

@@ -5,7 +5,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use idem_runtime::{Call, Error, RecordState, ResultSource, Timestamp, with_provenance};
+use idem_runtime::advanced::{ResultSource, with_provenance};
+use idem_runtime::record::{RecordState, Timestamp};
+use idem_runtime::{Call, Error};
 use idem_tests::on_stores;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;

@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::record::{Observation, Outcome, Owner, Payload};
 use idem_runtime::store::{
     ClaimInTransaction, ClaimRequest, Connects, FencedWrite, OpenTransaction, Resolution, Resolved,
     TransactionalStore,
 };
-use idem_runtime::{
-    Attempt, Call, Error, Idem, RunOptions, SqliteStore, Store as _, StoreError, StoreErrorKind,
-};
+use idem_runtime::{Attempt, Call, Error, Idem, SqliteStore, Store as _};
 use idem_tests::places;
 use sqlx::{Sqlite, SqliteConnection};
 use tokio::sync::Notify;

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use idem_runtime::{Attempt, Call, Error, Idem, OnCrash, RecordState, RunOptions, Scope};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::record::RecordState;
+use idem_runtime::{Attempt, Call, Error, Idem, OnCrash, Scope};
 use idem_tests::places::{self, Place};
 use idem_tests::sql::Sql;
 use tokio::sync::Barrier;

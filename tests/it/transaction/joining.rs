@@ -6,12 +6,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use idem_runtime::error::InvalidCall;
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::{InvalidCall, StoreErrorKind};
+use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::{Resolved, TransactionalStore};
-use idem_runtime::{
-    Attempt, Call, Error, Idem, MySqlStore, Record, RecordState, RunOptions, StoreErrorKind,
-    idempotent,
-};
+use idem_runtime::{Attempt, Call, Error, Idem, MySqlStore, idempotent};
 use idem_tests::sql::Sql as _;
 use idem_tests::{on_stores, places};
 

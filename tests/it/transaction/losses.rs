@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
-use idem_runtime::{Attempt, Call, Error, Idem, MySqlStore, PostgresStore, RunOptions};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::{Attempt, Call, Error, Idem, MySqlStore, PostgresStore};
 use idem_servers::{Options, Server};
 use idem_tests::places;
 use idem_tests::proxy::{Loss, Proxy};

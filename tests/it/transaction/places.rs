@@ -1,6 +1,6 @@
 //! Databases with a table of orders next to the records.
 
-use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::operator::OperatorStore;
 use idem_tests::places::{Files, Place};
 use idem_tests::sql::{Sql, Value};
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, InvalidCall, MemoryStore, RunOptions, Store, idempotent};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::InvalidCall;
+use idem_runtime::{Call, Error, Idem, MemoryStore, Store, idempotent};
 use idem_tests::on_stores;
 
 use super::places::Orders;

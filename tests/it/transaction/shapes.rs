@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem_runtime::{Call, Error, Idem, RunOptions, SqliteStore, idempotent};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::{Call, Error, Idem, SqliteStore, idempotent};
 use idem_tests::places;
 use sqlx::SqliteConnection;
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use idem_runtime::record::Owner;
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::InvalidCall;
+use idem_runtime::record::{Owner, RecordState};
 use idem_runtime::store::FencedWrite;
-use idem_runtime::{Attempt, Call, Error, InvalidCall, RecordState, RunOptions, idempotent};
+use idem_runtime::{Attempt, Call, Error, idempotent};
 use idem_tests::on_stores;
 
 use super::places::Orders;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Call, Error, Idem, PostgresStore, RunOptions};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::{Call, Error, Idem, PostgresStore};
 use idem_tests::places;
 use sqlx::{PgConnection, PgPool};
 

@@ -6,7 +6,8 @@ mod joined;
 
 use std::time::Duration;
 
-use idem_runtime::{Attempt, Call, Idem, OnCrash, Reconciled, RunOptions, idempotent};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::{Attempt, Call, Idem, OnCrash, Reconciled, idempotent};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Error, Identity, Key, Operation, RecordId, Scope};
+use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::{Error, Key, Scope};
 
 use idem_reference::Defect;
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use idem_reference::Defect;
 use idem_runtime::Cached;
-pub(crate) use idem_runtime::store::operator;
+pub(crate) use idem_runtime::operator;
 use idem_store::key::{Operation, RecordId};
 use idem_store::record::{Observation, Outcome, Owner, Payload, Record};
 use idem_store::store::{

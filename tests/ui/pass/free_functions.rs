@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use idem_runtime::{Error, Fingerprint, Key, StoredValue, idempotent};
+use idem_runtime::codec::StoredValue;
+use idem_runtime::{Error, Fingerprint, Key, idempotent};
 
 #[idempotent(key = key, ttl = "24h")]
 async fn plain(key: &Key, amount: u64) -> Result<u64, Error> {

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use idem_runtime::{Attempt, Call, Error, Idem, RunOptions, SqliteStore};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::{Attempt, Call, Error, Idem, SqliteStore};
 use sqlx::SqlitePool;
 use tokio::sync::Notify;
 

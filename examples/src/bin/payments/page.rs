@@ -14,9 +14,11 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::stream::{self, Stream};
 use idem_console::{Console, Operator, Refusal, Scopes};
+use idem_runtime::ToScope;
+use idem_runtime::advanced::{ResultSource, with_provenance};
 use idem_runtime::http::{IDEMPOTENT_REPLAYED, IdempotencyKey, Principal};
+use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Record, RecordState, ResultSource, ToScope, with_provenance};
 use serde::Serialize;
 use serde_json::json;
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use idem_examples::Table;
-use idem_runtime::{Error, Provenance, ResultSource, with_provenance};
+use idem_runtime::Error;
+use idem_runtime::advanced::{Provenance, ResultSource, with_provenance};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 

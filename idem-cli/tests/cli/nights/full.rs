@@ -7,12 +7,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
-use idem_runtime::store::operator::Counting;
+use idem_runtime::error::{StoreError, StoreErrorKind};
+use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::operator::Counting;
+use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, OwnerLabel, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest};
-use idem_runtime::{
-    Identity, Key, OnCrash, Operation, OwnerLabel, RecordId, Scope, StoreError, StoreErrorKind,
-};
+use idem_runtime::{Key, OnCrash, Scope};
 use idem_servers::{Options, RedisCluster, Server};
 use idem_tests::small_disk::SmallDisk;
 use sqlx::AssertSqlSafe;

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use idem_runtime::fingerprint::Secret;
-use idem_runtime::{Error, Idem, Key, OwnerLabel, TypedOperation, idempotent};
+use idem_runtime::record::OwnerLabel;
+use idem_runtime::{Error, Idem, Key, TypedOperation, idempotent};
 use serde::{Deserialize, Serialize};
 
 use super::super::Place;

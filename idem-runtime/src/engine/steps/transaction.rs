@@ -26,7 +26,8 @@ impl Attempt {
     /// # #[cfg(feature = "sqlite")]
     /// # async fn example() -> Result<(), idem_runtime::Error> {
     /// # use std::time::Duration;
-    /// # use idem_runtime::{Call, Error, RunOptions, Idem, SqliteStore};
+    /// # use idem_runtime::advanced::RunOptions;
+    /// # use idem_runtime::{Call, Error, Idem, SqliteStore};
     /// # async fn charge(key: &str) -> Result<String, Error> { Ok(key.to_owned()) }
     /// # let idem = Idem::new(SqliteStore::open("shop.db").await?);
     /// # let call = Call::new("checkout", "order-1", "one pair of shoes", Duration::from_secs(3600));
@@ -60,8 +61,8 @@ impl Attempt {
     /// - If another call took over while the step ran, the step's commit is refused, and the step is rolled back.
     /// - If the commit was not acknowledged, the store is asked whether it took effect.
     /// - If the database ended the transaction by itself, as after a deadlock, and the closure went on, the step fails
-    ///   with [`StoreErrorKind::Conflict`](crate::StoreErrorKind::Conflict) and is not saved. Its other changes are rolled
-    ///   back, except on SQLite if the pool is the application's.
+    ///   with [`StoreErrorKind::Conflict`](crate::error::StoreErrorKind::Conflict) and is not saved. Its other changes
+    ///   are rolled back, except on SQLite if the pool is the application's.
     ///
     /// Effects outside of this database have no guarantee: use [`step`](Self::step) for them.
     ///

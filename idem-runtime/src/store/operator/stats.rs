@@ -155,7 +155,8 @@ impl Stats {
         self.groups.iter().map(|group| group.count).sum()
     }
 
-    /// Number of records that are stuck: lapsed or INTERRUPTED, see [`Record::is_stuck`](crate::Record::is_stuck).
+    /// Number of records that are stuck: lapsed or INTERRUPTED, see
+    /// [`Record::is_stuck`](crate::record::Record::is_stuck).
     pub fn stuck(&self) -> Count {
         self.interrupted + self.lapsed
     }
@@ -197,7 +198,8 @@ pub struct RecordStats {
     pub state: RecordState,
     /// Number of records.
     pub count: Count,
-    /// Number of records that are stuck: lapsed or INTERRUPTED, see [`Record::is_stuck`](crate::Record::is_stuck).
+    /// Number of records that are stuck: lapsed or INTERRUPTED, see
+    /// [`Record::is_stuck`](crate::record::Record::is_stuck).
     pub stuck: Count,
     /// Time since the oldest first claim.
     pub oldest: Duration,
@@ -277,7 +279,7 @@ impl Groups {
     }
 
     /// Adds a record of a sample, which stands for its share of all records. `None` if it is no sample.
-    pub(crate) fn add(&mut self, record: &crate::Record, of: Option<Scanned>) {
+    pub(crate) fn add(&mut self, record: &crate::record::Record, of: Option<Scanned>) {
         let weight = Self::weight(of);
         let operation = record.identity.operation.as_str();
         let age = record.read_at.since(record.first_claimed_at);

@@ -1,7 +1,8 @@
 //! Rows of a real SQLite database, as another program might have written them.
 
 use arbitrary::{Result, Unstructured};
-use idem_runtime::{SqliteStore, Store as _, Timestamp};
+use idem_runtime::record::Timestamp;
+use idem_runtime::{SqliteStore, Store as _};
 use idem_store::key::RecordId;
 use idem_store::record::{Digest, Owner};
 use idem_store::store::{ClaimOutcome, Filter, PageRequest};

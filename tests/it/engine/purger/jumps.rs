@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
-use idem_runtime::{Call, Idem, Purger, PurgerGuard, StoreErrorKind};
+use idem_runtime::error::StoreErrorKind;
+use idem_runtime::{Call, Idem, Purger, PurgerGuard};
 use idem_tests::clocked::ClockedStore;
 use tokio::time::sleep;
 

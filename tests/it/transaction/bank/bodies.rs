@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_runtime::{
-    Call, Error, InvalidCall, PostgresStore, RecordState, RunOptions, Scope, StoreErrorKind,
-};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::error::{InvalidCall, StoreErrorKind};
+use idem_runtime::record::RecordState;
+use idem_runtime::{Call, Error, PostgresStore, Scope};
 use idem_tests::sql::{AnyPool, Sql};
 use idem_tests::{on_stores, places};
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use idem_runtime::store::operator::{Counting, OperatorStore};
+use idem_runtime::operator::{Counting, OperatorStore};
+use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::{
     AuditFilter, ClaimOutcome, ClaimRequest, Filter, ManualChange, PageRequest, Resolution,
 };
-use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, Record, RecordState};
+use idem_runtime::{Error, Idem, MySqlStore, PostgresStore};
 use idem_tests::places::{self, Place};
 use idem_tests::sql::Sql;
 

@@ -1,8 +1,11 @@
 //! Writes of operators and of background tasks, and transactions of the store's own, on connections with an open transaction.
 
-use idem_runtime::store::operator::OperatorStore;
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::key::RecordId;
+use idem_runtime::operator::OperatorStore;
+use idem_runtime::record::{RecordState, Timestamp};
 use idem_runtime::store::{FencedWrite, ManualChange, Resolution, Resolved};
-use idem_runtime::{Attempt, Call, Idem, RecordId, RecordState, RunOptions, Timestamp};
+use idem_runtime::{Attempt, Call, Idem};
 use idem_tests::places::{self, Place};
 use idem_tests::sql::Sql;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use idem_runtime::{Attempt, Error, Idem, RunOptions};
+use idem_runtime::advanced::RunOptions;
+use idem_runtime::{Attempt, Error, Idem};
 use idem_store::store::TransactionalStore;
 use idem_store::{StoreError, StoreErrorKind};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem_runtime::store::operator::MigrationPlan;
+use idem_runtime::operator::MigrationPlan;
 use idem_store::StoreError;
 use idem_store::record::{ClaimId, Timestamp};
 
