@@ -1,10 +1,17 @@
 //! Connections to a cluster, which are replaced if the cluster no longer answers.
+//!
+//! The client has one task for all commands. When it learns that a slot has moved, it asks for all slots, and polls no other
+//! command until it has the answer. The question waits for a lock that a command may hold which is not polled: the client
+//! then stands still for ever. While a slot moves, the next connection would do so as well. Therefore commands go one at a
+//! time for a while after the client stood still.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::renewal::{Epoch, Renewals};
@@ -19,6 +26,35 @@ struct Shared {
     client: Option<ClusterClient>,
     current: Mutex<Arc<Current>>,
     renewals: Renewals,
+    turns: Arc<Semaphore>,
+    /// End of the time in which commands go one at a time.
+    single_until: Mutex<Option<Instant>>,
+}
+
+/// Maximum number of commands at the same time.
+const MAX_COMMANDS: u32 = 1024;
+/// Time for which commands go one at a time after the client stood still.
+const SINGLE_FOR: Duration = Duration::from_secs(30);
+
+/// Connection for one command at a time.
+pub(super) struct TurnConnection {
+    connection: ClusterConnection,
+    /// None if the semaphore was closed, which does not happen.
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Deref for TurnConnection {
+    type Target = ClusterConnection;
+
+    fn deref(&self) -> &ClusterConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for TurnConnection {
+    fn deref_mut(&mut self) -> &mut ClusterConnection {
+        &mut self.connection
+    }
 }
 
 struct Current {
@@ -50,11 +86,21 @@ impl Cluster {
             client,
             current: Mutex::new(Arc::new(current)),
             renewals,
+            turns: Arc::new(Semaphore::new(MAX_COMMANDS as usize)),
+            single_until: Mutex::default(),
         }))
     }
 
-    pub(super) fn connection(&self) -> ClusterConnection {
-        self.current().connection.clone()
+    /// Waits for the turn of a command.
+    pub(super) async fn connection(&self) -> TurnConnection {
+        let is_single = lock(&self.0.single_until).is_some_and(|until| Instant::now() < until);
+        let turns = if is_single { MAX_COMMANDS } else { 1 };
+        let turn = Arc::clone(&self.0.turns).acquire_many_owned(turns);
+        let turn = turn.await.ok();
+        TurnConnection {
+            connection: self.current().connection.clone(),
+            _turn: turn,
+        }
     }
 
     /// Begins a call. If the call is dropped, it counts as unanswered.
@@ -136,9 +182,9 @@ impl ClusterCall<'_> {
 impl Drop for ClusterCall<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
-        let is_stuck = {
+        let (is_stuck, is_silent) = {
             let mut failures = lock(&self.current.failures);
-            match self.end {
+            let is_stuck = match self.end {
                 End::Answered => {
                     failures.answered(now);
                     false
@@ -148,9 +194,13 @@ impl Drop for ClusterCall<'_> {
                     now.duration_since(self.begun_at) >= LEFT_AFTER
                         && failures.unanswered(self.begun_at)
                 }
-            }
+            };
+            (is_stuck, failures.is_silent(self.begun_at))
         };
         if is_stuck {
+            if is_silent {
+                *lock(&self.cluster.0.single_until) = Some(now + SINGLE_FOR);
+            }
             self.cluster.renew(self.current.epoch);
         }
     }
@@ -191,7 +241,13 @@ impl Failures {
             .silent_since
             .map_or(silent_from, |it| it.min(silent_from));
         self.silent_since = Some(silent_since);
-        begun_at.saturating_duration_since(silent_since) >= SILENT_FOR
+        self.is_silent(begun_at)
+    }
+
+    /// Returns true if no call at all was answered for a while before this time.
+    fn is_silent(&self, begun_at: Instant) -> bool {
+        self.silent_since
+            .is_some_and(|since| begun_at.saturating_duration_since(since) >= SILENT_FOR)
     }
 }
 

@@ -191,7 +191,10 @@ impl Connection {
         match self {
             Self::One(single) => command.query_async(&mut single.connection()).await,
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(cluster) => command.query_async(&mut cluster.connection()).await,
+            Self::Cluster(cluster) => {
+                let mut connection = cluster.connection().await;
+                command.query_async(&mut *connection).await
+            }
         }
     }
 
@@ -232,7 +235,7 @@ impl Connection {
                 Self::Cluster(cluster) => {
                     let route = Route::with_key(key, SlotAddr::Master);
                     let route = SingleNodeRoutingInfo::SpecificNode(route);
-                    let mut connection = cluster.connection();
+                    let mut connection = cluster.connection().await;
                     connection.route_pipeline(pipeline, 0, count, route).await
                 }
             };
@@ -313,6 +316,7 @@ impl Connection {
                 let route = SingleNodeRoutingInfo::SpecificNode(route);
                 cluster
                     .connection()
+                    .await
                     .route_pipeline(pipeline, 0, 2, route)
                     .await?
             }
@@ -332,7 +336,7 @@ impl Connection {
             }
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => {
-                let mut connection = cluster.connection();
+                let mut connection = cluster.connection().await;
                 let everywhere = (MultipleNodeRoutingInfo::AllMasters, None);
                 let answer =
                     connection.route_command(cmd("PING"), RoutingInfo::MultiNode(everywhere));
@@ -376,12 +380,12 @@ impl Connection {
                         host: host.clone(),
                         port: *port,
                     };
-                    let mut connection = cluster.connection();
+                    let mut connection = cluster.connection().await;
                     connection.route_pipeline(pipeline, 0, N, address).await?
                 }
                 #[cfg(feature = "redis-cluster")]
                 (Self::Cluster(cluster), Primary::Only) => {
-                    let mut connection = cluster.connection();
+                    let mut connection = cluster.connection().await;
                     connection.req_packed_commands(&pipeline, 0, N).await?
                 }
                 (Self::One(single), _) => {
@@ -421,9 +425,11 @@ impl Connection {
                 let mut answers = vec![Value::Nil; commands.len()];
                 let mut reading = JoinSet::new();
                 for (number, command) in commands.into_iter().enumerate() {
-                    let mut connection = cluster.connection();
-                    reading
-                        .spawn(async move { (number, command.query_async(&mut connection).await) });
+                    let cluster = cluster.clone();
+                    reading.spawn(async move {
+                        let mut connection = cluster.connection().await;
+                        (number, command.query_async(&mut *connection).await)
+                    });
                 }
                 self.answer(timeout, async {
                     while let Some(read) = reading.join_next().await {
