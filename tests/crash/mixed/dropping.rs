@@ -136,6 +136,12 @@ impl Attempted<'_> {
             Some(Err(ChargeError::Idempotency(Error::Interrupted))) => "interrupted",
             // The outcome of a brief call can expire, and be purged, before the answer to its completion was received.
             Some(Err(ChargeError::Idempotency(Error::LeaseLost))) if *mode == "brief" => "expired",
+            // The database may end a caller's transaction, as after a deadlock. The caller then runs it again.
+            Some(Err(ChargeError::Idempotency(Error::Store(error))))
+                if *mode == "joined" && error.kind() == StoreErrorKind::Conflict =>
+            {
+                "undone"
+            }
             Some(Err(_)) => "error",
         };
         book.voice.say(&format!("call {mode} {kind} {polls}"));
