@@ -178,7 +178,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "little_memory",
         &[
             "ALTER ROLE {user} SET work_mem = '64kB'",
-            "ALTER ROLE {user} SET temp_file_limit = 0",
+            // A page of a list may have to be sorted.
+            "ALTER ROLE {user} SET temp_file_limit = '4MB'",
         ],
     ),
     Setting::admin(
