@@ -147,9 +147,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::server(
         "renamed",
         &[
-            ("rename-command", "CONFIG \"\""),
-            ("rename-command", "FLUSHALL \"\""),
-            ("rename-command", "KEYS \"\""),
+            ("rename-command", "CONFIG hidden-config"),
+            ("rename-command", "FLUSHALL hidden-flushall"),
+            ("rename-command", "KEYS hidden-keys"),
         ],
     ),
     Setting::admin(
@@ -215,7 +215,13 @@ pub(crate) async fn open(setting: &Setting) -> Result<Redis> {
                 url = url.replace("redis://", "redis://idem:secret@");
             }
             let command = crate::filled(command, "idem");
-            tokio::task::block_in_place(|| server.query(&command))?;
+            match tokio::task::block_in_place(|| server.query(&command)) {
+                // Debian builds it without.
+                Err(error) if format!("{error:#}").contains("cannot be enabled") => {
+                    eprintln!("NOT RUN: {}: {error:#}", setting.name);
+                }
+                done => drop(done?),
+            }
         }
     }
     Ok(Redis {

@@ -363,6 +363,11 @@ impl Kind {
                 | Self::MySql
                 | Self::ChromeDriver
                 | Self::Prometheus => arguments.push(format!("--{name}={value}")),
+                // Two words, which Redis takes as two arguments.
+                _ if name == "rename-command" => {
+                    arguments.push(format!("--{name}"));
+                    arguments.extend(value.split(' ').map(str::to_owned));
+                }
                 _ => arguments.extend([format!("--{name}"), value]),
             }
         }
