@@ -115,7 +115,8 @@ impl<DB: Database> Connections<DB> {
     /// Waits for a statement, the wait for its connection included. If it gets no answer for a while, closes the idle
     /// connections, so that another try gets a new one.
     pub(in crate::store) async fn watch<T>(&self, statement: impl Future<Output = T>) -> T {
-        let (mut statement, begun) = (pin!(statement), Instant::now());
+        // Boxed, because it has several kilobytes, which the futures around it would contain and move.
+        let (mut statement, begun) = (Box::pin(statement), Instant::now());
         if let Ok(answer) = timeout(SILENT, &mut statement).await {
             return answer;
         }
