@@ -209,12 +209,10 @@ impl GiveBack {
     #[must_use]
     pub(super) fn add(self: &Arc<Self>, claim: AbandonedClaim, runtime: &Runtime) -> bool {
         let mut queue = self.lock();
-        if queue.waiting.len() >= MAX_WAITING {
-            if queue.pop_in_vain().is_none() {
-                // Unlocked first, because dropping the claim passes its leadership on.
-                drop(queue);
-                return false;
-            }
+        if queue.waiting.len() >= MAX_WAITING && queue.pop_in_vain().is_none() {
+            // Unlocked first, because dropping the claim passes its leadership on.
+            drop(queue);
+            return false;
         }
         queue.push(claim);
         let is_served = queue.serving.contains(&runtime.id());
