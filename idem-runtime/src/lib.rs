@@ -170,8 +170,8 @@ pub mod advanced {
 /// Programs for operators: reads and manual changes of records, statistics, findings about a store, and checks of
 /// stored results before a deploy.
 ///
-/// [`Idem::records`](crate::Idem::records) returns [`Records`]. Filters, pages and the entries of the audit are in
-/// [`store`](crate::store).
+/// [`Idem::records`](crate::Idem::records) returns [`Records`](operator::Records). Filters, pages and the entries of the audit are in
+/// [`store`].
 pub mod operator {
     pub use crate::engine::{RecordChanges, Records};
     pub use crate::store::operator::*;

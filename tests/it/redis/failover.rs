@@ -323,7 +323,7 @@ async fn lose_a_primary(waits: bool) -> Report {
         match plain.claim(&refusing(name)).await.unwrap() {
             ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(name)) => continue,
             ClaimOutcome::Existing(record) => {
-                assert_eq!(record.state, RecordState::Running, "{name}")
+                assert_eq!(record.state, RecordState::Running, "{name}");
             }
             // The claim is lost too: a retry of the caller runs the body again.
             ClaimOutcome::Granted(_) => {
