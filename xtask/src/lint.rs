@@ -1,4 +1,4 @@
-//! `cargo xtask lint`: formatting, lints and documentation.
+//! `cargo xtask lint`: formatting, lints, a release build and documentation.
 
 use anyhow::Context as _;
 use serde_json::Value as Json;
@@ -6,7 +6,7 @@ use xshell::cmd;
 
 use crate::run::Run;
 
-/// Checks formatting, lints with all features and with each, and the documentation.
+/// Checks formatting, lints with all features and with each, a release build, and the documentation.
 pub(crate) fn lint(run: &mut Run) -> anyhow::Result<()> {
     let cargo = run.cargo();
     run.step("formatting", |sh| {
@@ -66,6 +66,14 @@ pub(crate) fn lint(run: &mut Run) -> anyhow::Result<()> {
             })?;
         }
     }
+    // The optimizer computes the layouts of all futures, which may be nested more deeply than the compiler allows.
+    run.step("release build, SQL stores", |sh| {
+        Ok(cmd!(
+            sh,
+            "{cargo} build --release -p idem-runtime --no-default-features --features sqlite,postgres,mysql,outbox"
+        )
+        .run()?)
+    })?;
     run.step("documentation", |sh| {
         Ok(cmd!(sh, "{cargo} doc --workspace --all-features --no-deps")
             .env("RUSTDOCFLAGS", "-D warnings")
