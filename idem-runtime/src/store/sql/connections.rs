@@ -96,7 +96,10 @@ impl<DB: Database> Connections<DB> {
     pub(in crate::store) async fn acquire(&self) -> Result<TakenConnection<DB>, sqlx::Error> {
         let begun = Instant::now();
         let connection = loop {
-            match self.pool.acquire().await {
+            // The pool's future has nine kilobytes, which all futures around it would contain and move. As a block, it is made
+            // in its place on the heap.
+            let acquiring = Box::pin(async { self.pool.acquire().await });
+            match acquiring.await {
                 Err(error)
                     if has_too_many(&error) && begun.elapsed() < LONGEST_WAIT_FOR_ANOTHER =>
                 {
@@ -115,8 +118,7 @@ impl<DB: Database> Connections<DB> {
     /// Waits for a statement, the wait for its connection included. If it gets no answer for a while, closes the idle
     /// connections, so that another try gets a new one.
     pub(in crate::store) async fn watch<T>(&self, statement: impl Future<Output = T>) -> T {
-        // Boxed, because it has several kilobytes, which the futures around it would contain and move.
-        let (mut statement, begun) = (Box::pin(statement), Instant::now());
+        let (mut statement, begun) = (pin!(statement), Instant::now());
         if let Ok(answer) = timeout(SILENT, &mut statement).await {
             return answer;
         }
