@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use idem_runtime::RedisStore;
+use idem_runtime::Store as _;
 use idem_runtime::error::StoreErrorKind;
 use idem_runtime::store::redis::RedisConnection;
 use idem_servers::{Options, RedisCluster, Server};
 use tokio::runtime::{Builder, Runtime};
 
-use super::until_granted;
+use super::{fresh, until_granted};
 
 /// Runtime of a driver that is no longer polled.
 struct Stopped(Option<Runtime>);
@@ -50,6 +52,26 @@ async fn a_stuck_cluster_connection_is_replaced() {
     let cluster = RedisCluster::start(&Options::fast()).unwrap();
     let (connection, _runtime) = stuck(&cluster.urls()).await;
     is_answered_again(&RedisStore::new(connection)).await;
+}
+
+/// A command of the stuck connection, and later one that has its turn on the new connection, belong to futures that nobody
+/// polls any more.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test runs it"]
+async fn commands_that_are_not_polled_hold_up_no_others() {
+    let cluster = RedisCluster::start(&Options::fast()).unwrap();
+    let (connection, _runtime) = stuck(&cluster.urls()).await;
+    let store = RedisStore::new(connection);
+    let id = fresh().id;
+    let mut parked = vec![store.get(&id)];
+    assert!(parked[0].as_mut().now_or_never().is_none());
+    is_answered_again(&store).await;
+    for _ in 0..3 {
+        let mut next = store.get(&id);
+        assert!(next.as_mut().now_or_never().is_none());
+        parked.push(next);
+    }
+    assert_eq!(until_granted(&store).await, []);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,17 +2,19 @@
 //!
 //! The client has one task for all commands. When it learns that a slot has moved, it asks for all slots, and polls no other
 //! command until it has the answer. The question waits for a lock that a command may hold which is not polled: the client
-//! then stands still for ever. While a slot moves, the next connection would do so as well. Therefore commands go one at a
-//! time for a while after the client stood still.
+//! then stands still for ever. While a slot moves, the next connection would do so as well. Therefore commands take turns
+//! for a while on a connection that replaces one whose client stood still. A turn is short: a command that waits for a node
+//! that does not answer must not hold up the others.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, timeout};
 
 use super::renewal::{Epoch, Renewals};
 use crate::mutex::lock;
@@ -26,21 +28,18 @@ struct Shared {
     client: Option<ClusterClient>,
     current: Mutex<Arc<Current>>,
     renewals: Renewals,
-    turns: Arc<Semaphore>,
-    /// End of the time in which commands go one at a time.
-    single_until: Mutex<Option<Instant>>,
 }
 
-/// Maximum number of commands at the same time.
-const MAX_COMMANDS: u32 = 1024;
-/// Time for which commands go one at a time after the client stood still.
-const SINGLE_FOR: Duration = Duration::from_secs(30);
+/// Time for which commands take turns after the client stood still.
+const TURNS_FOR: Duration = Duration::from_secs(30);
+/// Longest turn of a command that is not answered.
+const LONGEST_TURN: Duration = Duration::from_millis(100);
 
 /// Connection for one command at a time.
 pub(super) struct TurnConnection {
     connection: ClusterConnection,
-    /// None if the semaphore was closed, which does not happen.
-    _turn: Option<OwnedSemaphorePermit>,
+    /// Ends the turn when it is dropped. None if commands take no turns.
+    _turn: Option<oneshot::Sender<()>>,
 }
 
 impl Deref for TurnConnection {
@@ -61,6 +60,45 @@ struct Current {
     connection: ClusterConnection,
     epoch: Epoch,
     failures: Mutex<Failures>,
+    /// True once no other connection could be made: it is the cluster that does not answer.
+    cluster_was_away: AtomicBool,
+    turns: Option<Turns>,
+}
+
+/// Turns of the commands on a connection.
+struct Turns {
+    until: Instant,
+    turn: Arc<Semaphore>,
+}
+
+impl Turns {
+    fn new() -> Self {
+        Self {
+            until: Instant::now() + TURNS_FOR,
+            turn: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Waits for a turn, which lasts until the sender is dropped, and no longer than [`LONGEST_TURN`]. A task takes it, because
+    /// the future of a command may not be polled any more. None if turns are no longer taken.
+    async fn take(&self) -> Option<oneshot::Sender<()>> {
+        if Instant::now() >= self.until {
+            return None;
+        }
+        let (grant, granted) = oneshot::channel();
+        let turn = Arc::clone(&self.turn);
+        tokio::spawn(async move {
+            let Ok(_turn) = turn.acquire_owned().await else {
+                return;
+            };
+            let (end, ended) = oneshot::channel();
+            if grant.send(end).is_ok() {
+                // Its error says that the command has ended.
+                let _ = timeout(LONGEST_TURN, ended).await;
+            }
+        });
+        granted.await.ok()
+    }
 }
 
 /// Time without any answer after which one more unanswered call makes a new connection. A script that blocks a server
@@ -81,25 +119,23 @@ const WITHIN: Duration = Duration::from_secs(10);
 impl Cluster {
     pub(super) fn new(connection: ClusterConnection, client: Option<ClusterClient>) -> Self {
         let renewals = Renewals::new();
-        let current = Current::new(connection, renewals.epoch());
+        let current = Current::new(connection, renewals.epoch(), None);
         Self(Arc::new(Shared {
             client,
             current: Mutex::new(Arc::new(current)),
             renewals,
-            turns: Arc::new(Semaphore::new(MAX_COMMANDS as usize)),
-            single_until: Mutex::default(),
         }))
     }
 
     /// Waits for the turn of a command.
     pub(super) async fn connection(&self) -> TurnConnection {
-        let is_single = lock(&self.0.single_until).is_some_and(|until| Instant::now() < until);
-        let turns = if is_single { MAX_COMMANDS } else { 1 };
-        let turn = Arc::clone(&self.0.turns).acquire_many_owned(turns);
-        let turn = turn.await.ok();
+        let current = self.current();
         TurnConnection {
-            connection: self.current().connection.clone(),
-            _turn: turn,
+            _turn: match &current.turns {
+                Some(turns) => turns.take().await,
+                None => None,
+            },
+            connection: current.connection.clone(),
         }
     }
 
@@ -118,18 +154,21 @@ impl Cluster {
     }
 
     /// Replaces the connection. Calls in flight on the old one end there: each call has a clone, and the last clone
-    /// closes it.
-    fn renew(&self, epoch: Epoch) {
+    /// closes it. If the old one was silent, and a new one can be made at once, the client stood still.
+    fn renew(&self, old: &Arc<Current>, is_silent: bool) {
         let Some(client) = self.0.client.clone() else {
             return;
         };
-        let shared = Arc::clone(&self.0);
+        let (shared, old) = (Arc::clone(&self.0), Arc::clone(old));
+        let epoch = old.epoch;
         let starts = self.0.renewals.start(epoch, async move {
-            let connecting = client.get_async_connection();
-            let Ok(Ok(connection)) = tokio::time::timeout(WITHIN, connecting).await else {
+            let Ok(Ok(connection)) = timeout(WITHIN, client.get_async_connection()).await else {
+                old.cluster_was_away.store(true, Ordering::Relaxed);
                 return false;
             };
-            *lock(&shared.current) = Arc::new(Current::new(connection, epoch.next()));
+            let stood_still = is_silent && !old.cluster_was_away.load(Ordering::Relaxed);
+            let turns = stood_still.then(Turns::new);
+            *lock(&shared.current) = Arc::new(Current::new(connection, epoch.next(), turns));
             true
         });
         if starts {
@@ -142,11 +181,13 @@ impl Cluster {
 }
 
 impl Current {
-    fn new(connection: ClusterConnection, epoch: Epoch) -> Self {
+    fn new(connection: ClusterConnection, epoch: Epoch, turns: Option<Turns>) -> Self {
         Self {
             connection,
             epoch,
             failures: Mutex::default(),
+            cluster_was_away: AtomicBool::new(false),
+            turns,
         }
     }
 }
@@ -198,10 +239,7 @@ impl Drop for ClusterCall<'_> {
             (is_stuck, failures.is_silent(self.begun_at))
         };
         if is_stuck {
-            if is_silent {
-                *lock(&self.cluster.0.single_until) = Some(now + SINGLE_FOR);
-            }
-            self.cluster.renew(self.current.epoch);
+            self.cluster.renew(&self.current, is_silent);
         }
     }
 }

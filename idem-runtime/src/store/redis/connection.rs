@@ -336,11 +336,13 @@ impl Connection {
             }
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => {
-                let mut connection = cluster.connection().await;
                 let everywhere = (MultipleNodeRoutingInfo::AllMasters, None);
-                let answer =
-                    connection.route_command(cmd("PING"), RoutingInfo::MultiNode(everywhere));
-                let Value::Map(answers) = self.answer(timeout, answer).await? else {
+                let everywhere = RoutingInfo::MultiNode(everywhere);
+                let answer = self.answer(timeout, async {
+                    let mut connection = cluster.connection().await;
+                    connection.route_command(cmd("PING"), everywhere).await
+                });
+                let Value::Map(answers) = answer.await? else {
                     return Err(errors::unreadable());
                 };
                 let primaries = answers
@@ -350,8 +352,11 @@ impl Connection {
                 let mut slots = cmd("CLUSTER");
                 slots.arg("SLOTS");
                 let anywhere = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
-                let slots = connection.route_command(slots, anywhere);
-                let slots = self.answer(timeout, slots).await?;
+                let slots = self.answer(timeout, async {
+                    let mut connection = cluster.connection().await;
+                    connection.route_command(slots, anywhere).await
+                });
+                let slots = slots.await?;
                 // The client leaves out a primary to which it has no connection.
                 if primaries.len() < count_primaries(&slots).ok_or_else(errors::unreadable)? {
                     return Err(errors::missing_primary());
