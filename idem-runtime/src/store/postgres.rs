@@ -378,7 +378,7 @@ impl SqlStore for PostgresStore {
         let record = match self.find_or_create(claim).await? {
             ClaimRow::Created(granted) => return Ok(Some(ClaimOutcome::Granted(granted))),
             ClaimRow::LostRace => return Ok(None),
-            ClaimRow::Locked(_) => return Err(sql::too_many_conflicts()),
+            ClaimRow::Locked(_) => return Err(locked()),
             ClaimRow::IdMismatch => return Err(id_mismatch(self, claim).await),
             ClaimRow::Record(record) => record,
         };
@@ -520,6 +520,14 @@ impl PostgresStore {
         }
         self.batcher.submit(executor, request, run_single).await
     }
+}
+
+/// Error of a leased claim while a transaction holds its record.
+fn locked() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Conflict,
+        "an open transaction works on this key, try again after its end",
+    )
 }
 
 fn existing(record: Record) -> ClaimOutcome {

@@ -1,7 +1,11 @@
 //! Claims in transactions that hold their record by an advisory lock, and insert it when they end.
 
+use futures_util::future::join_all;
+use idem_runtime::error::StoreErrorKind;
 use idem_runtime::record::{FencingToken, Owner, RecordState};
-use idem_runtime::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore as _};
+use idem_runtime::store::{
+    ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore as _,
+};
 use idem_runtime::{PostgresStore, Store as _};
 use idem_tests::until;
 
@@ -74,6 +78,37 @@ async fn the_look_under_the_lock_sees_what_was_committed_before_it() {
         let (seen, _, answer) = looking.await.unwrap();
         assert_eq!((seen, answer), (0, 0), "{table}");
     }
+    database.drop().await;
+}
+
+/// Duplicates of a key that a transaction holds do not wait at the server: they would take all connections of the pool.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn claims_of_a_held_key_leave_the_connections_to_others() {
+    const CONNECTIONS: u32 = 3;
+    let database = Database::new().await;
+    let store = database.store().await;
+    let held = claim("held");
+    let mut transaction = store.begin().await.unwrap();
+    let answer = store.claim_in(&mut transaction, None, &held).await.unwrap();
+    let holder = owner(&held, &answer);
+
+    let duplicates = PostgresStore::new(database.pool(CONNECTIONS).await);
+    let claims = (0..2 * CONNECTIONS).map(|_| {
+        let (store, claim) = (duplicates.clone(), claim("held"));
+        async move { store.claim(&claim).await.unwrap_err().kind() }
+    });
+    for refused in join_all(claims).await {
+        assert_eq!(refused, StoreErrorKind::Conflict);
+    }
+    own(&duplicates, &claim("other")).await;
+
+    let outcome = outcome(b"1");
+    let completed = store.complete_in(&mut transaction, &holder, &outcome);
+    assert_eq!(completed.await.unwrap(), FencedWrite::Applied);
+    store.commit(transaction).await.unwrap();
+    let answer = duplicates.claim(&claim("held")).await.unwrap();
+    assert!(matches!(answer, ClaimOutcome::Existing(_)), "{answer:?}");
     database.drop().await;
 }
 

@@ -103,13 +103,14 @@ const ALONE: &str = "(SELECT 1 / coalesce(\
 const MAY_BE_OUT_OF_DATE: &str = "txid_current_if_assigned() IS NOT NULL OR current_setting('transaction_isolation') <> 'read committed'";
 
 /// Condition on the pool for the insert of a record. A transaction may hold the record by its advisory lock alone, and
-/// insert it when it ends: the claim waits for that lock, and holds it until its own commit. A lock of the session would
-/// outlive a statement that is cancelled just when it gets the lock.
-const WAIT_FOR_LOCK: &str = "pg_advisory_xact_lock({lock_number})::text = ''";
+/// insert it when it ends. The claim tries that lock, and holds it until its own commit, together with other leased claims:
+/// among them the unique key decides. It does not wait: it would hold a connection meanwhile, and duplicates of one key
+/// would take the whole pool.
+const HOLD_LOCK: &str = "pg_try_advisory_xact_lock_shared({lock_number})";
 /// Condition on the pool for the insert of the records of a batch. It gives the lock back at once: all transactions share the
 /// server's table of locks, and the many claims of a batch, each with a lock until the commit, would fill it for everybody.
 const LOCK_IS_FREE: &str =
-    "pg_try_advisory_lock({lock_number}) AND pg_advisory_unlock({lock_number})";
+    "pg_try_advisory_lock_shared({lock_number}) AND pg_advisory_unlock_shared({lock_number})";
 
 impl PostgresStatements {
     /// Template for statements of this form on records and the tables beside them.
@@ -122,7 +123,7 @@ impl PostgresStatements {
                 .with("alone", ALONE)
                 .with("is_alone", "{alone_function}()")
                 .with("may_be_out_of_date", MAY_BE_OUT_OF_DATE)
-                .with("wait_for_lock", WAIT_FOR_LOCK)
+                .with("hold_lock", HOLD_LOCK)
                 .with("lock_is_free", LOCK_IS_FREE),
         }
     }

@@ -116,7 +116,10 @@ DELETE FROM {records}
 
 -- part: insert
 -- Returns the fencing token, or the number of a lost race.
-CASE WHEN {is_alone} AND {wait_for_lock:?12} THEN {claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) END
+CASE WHEN {is_alone} AND {hold_lock:?12}
+    THEN {claim_function}('{records}'::regclass, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+    ELSE {locked}::bigint
+END
 
 -- part: may_be_out_of_date
 -- Never in a transaction of the caller's or of the call's own.
@@ -156,7 +159,7 @@ pg_try_advisory_xact_lock({lock_number:?12})
 -- Number of the advisory lock of a record.
 {it} # '{records}'::regclass::oid::bigint
 
--- part: wait_for_lock
+-- part: hold_lock
 -- True in a transaction, which has tried the lock. See `statements.rs` for statements on the pool.
 true
 

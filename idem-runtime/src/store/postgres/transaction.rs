@@ -1,6 +1,6 @@
 //! Claims in a transaction that stays open while a body runs, and purges in a transaction.
 //!
-//! In the standard form a first claim writes nothing: it holds the record by an advisory lock, for which leased claims wait,
+//! In the standard form a first claim writes nothing: it holds the record by an advisory lock, which leased claims try,
 //! and the transaction inserts the record with its outcome before it commits. Two versions of a row would cost a second
 //! write and a quarter more of the log. The number of the transaction shows whether it is still the one that has the lock.
 
