@@ -8,6 +8,7 @@ use idem_runtime::advanced::RunOptions;
 use idem_runtime::{Call, Error, Idem, SqliteStore, idempotent};
 use idem_tests::places;
 use sqlx::SqliteConnection;
+use tokio::time::Instant;
 
 use super::places::Orders as _;
 use super::{Failure, Shop};
@@ -87,6 +88,30 @@ async fn a_transaction_and_a_connection_can_be_joined() {
     on_a_connection(&shop.idem, &mut outer, "b").await.unwrap();
     outer.commit().await.unwrap();
     assert_eq!((shop.orders("a").await, shop.orders("b").await), (1, 1));
+}
+
+/// Another transaction has the turn to write.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_cannot_begin_before_its_deadline_is_refused() {
+    let shop = Shop::open(places::sqlite()).await;
+    let mut outer = shop.database.begin().await;
+    SqliteStore::order(&mut outer, "other", 1).await.unwrap();
+    let late = || {
+        let call = Call::new("orders.place", "a", &5, Duration::from_secs(60));
+        call.deadline(Instant::now() + Duration::from_millis(300))
+    };
+    let refused: Result<(), Error> = shop
+        .idem
+        .run_in_transaction(late(), RunOptions::new(), async |_, _| {
+            panic!("the body runs after its deadline")
+        })
+        .await;
+    assert!(
+        matches!(refused, Err(Error::Overloaded { .. })),
+        "{refused:?}"
+    );
+    outer.commit().await.unwrap();
+    assert_eq!(shop.orders("a").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{ClaimStage, Claimer};
+use crate::engine::prepared::Prepared;
 use crate::error::{Error, StoreError};
 use crate::metrics::Timed;
-use crate::policy::Policy;
 use crate::record::Observation;
 use crate::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest};
-use crate::timing::{Retries, bounded};
+use crate::timing::{Retries, bounded, later};
 
 /// Claims in a transaction. The transaction stays open if the claim is granted.
 pub(in crate::engine) trait TransactionClaim: Send {
@@ -44,10 +44,9 @@ impl Claimer<'_> {
         let Some(transaction) = self.transaction.as_deref_mut() else {
             return Ok(ClaimStage::Again);
         };
-        let policy = &self.call.engine.policy;
         let now = self.now.take();
         let timer = self.call.metrics.start(Timed::Claim);
-        let (answer, sent_at) = send(transaction, policy, now, observed, request).await?;
+        let (answer, sent_at) = send(transaction, &self.call, now, observed, request).await?;
         timer.stop();
         match answer {
             ClaimInTransaction::Granted(granted) => {
@@ -61,19 +60,23 @@ impl Claimer<'_> {
     }
 }
 
-/// Claims until the store answers or patience runs out. Returns the answer, and the time at which the claim was sent.
+/// Claims until the store answers, patience runs out or the call's deadline comes. Returns the answer, and the time at which the
+/// claim was sent.
 async fn send(
     transaction: &mut (dyn TransactionClaim + '_),
-    policy: &Policy,
+    call: &Prepared,
     mut now: Option<Instant>,
     observed: Option<&Observation>,
     request: &ClaimRequest,
-) -> Result<(ClaimInTransaction, Instant), StoreError> {
-    let mut retries = Retries::within(policy.store_patience);
+) -> Result<(ClaimInTransaction, Instant), Error> {
+    let policy = &call.engine.policy;
+    let patience = later(Instant::now(), policy.store_patience);
+    let mut retries = Retries::until(call.by_deadline(patience));
     loop {
+        call.check_deadline()?;
         let sent_at = now.take().unwrap_or_else(Instant::now);
         let claim = transaction.claim(observed, request);
-        match bounded(policy.store_timeout, claim).await {
+        match bounded(call.time_left(policy.store_timeout), claim).await {
             Ok(answer) => {
                 if !transaction.joins() && !matches!(answer, ClaimInTransaction::Granted(_)) {
                     // The answer is known, so a rollback that is not acknowledged must not take it away.
@@ -81,8 +84,12 @@ async fn send(
                 }
                 return Ok((answer, sent_at));
             }
-            Err(error) if transaction.joins() => return Err(error),
-            Err(error) => retries.pause_after(error).await?,
+            // The statement was cut off on the caller's connection: the call cannot end as if nothing had been sent.
+            Err(error) if transaction.joins() => return Err(error.into()),
+            Err(error) => {
+                call.check_deadline()?;
+                retries.pause_after(error).await?;
+            }
         }
     }
 }
