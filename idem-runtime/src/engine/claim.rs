@@ -318,9 +318,13 @@ impl<'o> Claimer<'o> {
     /// Decides between running unprotected and failing, when the store cannot answer the claim.
     fn without_store(&mut self, error: Error) -> Result<ClaimStage, Error> {
         let error = match error {
-            // A corrupt record still proves that the key was used.
+            // A corrupt record still proves that the key was used, and a conflict that others use it now.
             Error::Store(error)
-                if self.call.run_unprotected && error.kind() != StoreErrorKind::Corrupt =>
+                if self.call.run_unprotected
+                    && !matches!(
+                        error.kind(),
+                        StoreErrorKind::Corrupt | StoreErrorKind::Conflict
+                    ) =>
             {
                 error
             }

@@ -317,6 +317,19 @@ async fn failing_open_is_an_opt_in_of_the_call_or_of_the_handle() {
     ));
 }
 
+/// A conflict comes from a store that answers, and shows that others use the key.
+#[tokio::test(start_paused = true)]
+async fn no_body_runs_without_protection_because_of_conflicts() {
+    let ((idem, faults), effects) = (faulty(), Effects::default());
+    faults.always(Op::Claim, Fault::FailBefore(StoreErrorKind::Conflict));
+    let refused = refusal(effects.run(&idem, call("k", 1).run_on_store_error()).await);
+    assert!(
+        matches!(&refused, Error::Store(error) if error.kind() == StoreErrorKind::Conflict),
+        "{refused:?}"
+    );
+    assert_eq!(effects.count(), 0);
+}
+
 /// A release would free the key while the body runs.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_is_granted_to_a_body_without_protection_is_left_to_its_lease() {
