@@ -42,10 +42,10 @@ const LONGEST_OUTAGE: Duration = Duration::from_secs(60);
 const EARLY_READS: u32 = 3;
 /// Bounds of the pause after a failed try.
 const PAUSE_AFTER_FAILURE: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+/// Time after which a task looks for claims that another task has taken, and whose runtime may have ended.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Largest number of claims that are tried at the same time while the store fails.
 const MAX_PROBES: usize = 8;
-/// Pause after a release that was interrupted, because its runtime ended or the store panicked.
-const PAUSE_AFTER_INTERRUPTION: Duration = Duration::from_secs(1);
 
 /// The abandoned claims of a handle.
 pub(super) struct GiveBack {
@@ -60,6 +60,8 @@ struct ClaimQueue {
     waiting: BTreeMap<Place, AbandonedClaim>,
     /// Places of the claims that were searched for in vain. They give way to others when the queue is full.
     in_vain: BTreeSet<Place>,
+    /// Number of claims that tasks have taken. They may come back.
+    taken: usize,
     next_number: u64,
     /// The runtimes with a task that serves the queue.
     serving: Vec<runtime::Id>,
@@ -118,7 +120,8 @@ enum Release {
     NotFound,
 }
 
-/// A claim that a task took from the queue. It goes back if the task is cancelled.
+/// A claim that a task took from the queue. It goes back if its release is interrupted, because the runtime ended or the
+/// store panicked.
 struct TakenClaim {
     give_back: Arc<GiveBack>,
     /// None once the claim is released, left to its lease or back in the queue.
@@ -127,11 +130,16 @@ struct TakenClaim {
 
 impl Drop for TakenClaim {
     fn drop(&mut self) {
-        if let Some(mut claim) = self.claim.take() {
-            claim.due = later(Instant::now(), PAUSE_AFTER_INTERRUPTION);
-            if claim.due <= claim.give_up_at {
-                self.give_back.lock().push(claim);
-            }
+        let interrupted = self.claim.take();
+        let mut queue = self.give_back.lock();
+        queue.taken -= 1;
+        if let Some(mut claim) = interrupted
+            && claim.try_again()
+        {
+            queue.push(claim);
+            drop(queue);
+            // A task of another runtime may be waiting for a later claim.
+            self.give_back.arrived.notify_waiters();
         }
     }
 }
@@ -165,7 +173,7 @@ impl AbandonedClaim {
         self.due <= self.give_up_at
     }
 
-    /// Schedules the next try after the store has failed. False if the claim is left to its lease.
+    /// Schedules the next try after a failed one. False if the claim is left to its lease.
     fn try_again(&mut self) -> bool {
         let [shortest, longest] = PAUSE_AFTER_FAILURE;
         self.pause = (self.pause * 2).clamp(shortest, longest);
@@ -251,10 +259,12 @@ impl GiveBack {
             });
         }
         if !taken.is_empty() {
+            queue.taken += taken.len();
             return DueClaims::Now(taken);
         }
         match queue.waiting.first_key_value() {
             Some(((next, _), _)) => DueClaims::At(*next),
+            None if queue.taken > 0 => DueClaims::At(later(now, LOOK_AGAIN)),
             None => {
                 queue.serving.retain(|it| *it != runtime);
                 DueClaims::Nothing
@@ -313,11 +323,12 @@ impl GiveBack {
     async fn try_all(self: &Arc<Self>, mut due: Vec<TakenClaim>, probes: usize) -> bool {
         let others = due.split_off(probes.min(due.len()));
         if !self.try_together(due, probes).await {
+            // Collected first, because dropping a taken claim locks the queue.
+            let untried = others.into_iter().filter_map(|mut it| it.claim.take());
+            let untried: Vec<_> = untried.collect();
             let mut queue = self.lock();
-            for mut untried in others {
-                if let Some(claim) = untried.claim.take() {
-                    queue.push(claim);
-                }
+            for claim in untried {
+                queue.push(claim);
             }
             return false;
         }

@@ -9,7 +9,7 @@ use idem_runtime::error::StoreErrorKind;
 use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, Filter, PageRequest};
 use idem_runtime::{Idem, MemoryStore, OnCrash, Store};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
 use super::plain::Plain;
 use super::{Effects, Failure, LEASE, TTL, call};
@@ -76,6 +76,12 @@ async fn arrives_again(idem: &Idem<FaultStore<MemoryStore>>, record: &Record) {
     };
     let granted = idem.store().inner().claim(&late).await.unwrap();
     assert!(matches!(granted, ClaimOutcome::Granted(_)), "{granted:?}");
+}
+
+/// A runtime of its own, with a paused clock.
+fn paused_runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap()
 }
 
 /// Lets background work finish that waits only for the store.
@@ -379,14 +385,7 @@ async fn a_claim_that_a_later_try_of_its_call_uses_is_not_searched_for() {
 fn claims_whose_release_was_interrupted_are_released_on_the_next_runtime() {
     const LEFT: usize = 3;
     let idem = service();
-    let runtime = || {
-        Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap()
-    };
-    runtime().block_on(async {
+    paused_runtime().block_on(async {
         let answers = Gate::new();
         idem.store()
             .always(Op::Claim, Fault::HoldAfter(answers.clone()));
@@ -399,7 +398,7 @@ fn claims_whose_release_was_interrupted_are_released_on_the_next_runtime() {
         settle().await;
         assert_eq!(idem.store().count(Op::Release), 1);
     });
-    runtime().block_on(async {
+    paused_runtime().block_on(async {
         idem.store().always(Op::Release, Fault::None);
         let gate = idem.store().hold_after(Op::Claim);
         leave(&idem, "later");
@@ -410,22 +409,40 @@ fn claims_whose_release_was_interrupted_are_released_on_the_next_runtime() {
     });
 }
 
+/// A runtime ends while the store works on the release of a claim. Another runtime has released its own claim before, and
+/// gets no further one.
+#[test]
+fn claims_whose_release_was_interrupted_are_released_by_another_runtime() {
+    let idem = service();
+    let (first, second) = (paused_runtime(), paused_runtime());
+    let release = |runtime: &Runtime, key: &str, fault: Fault| {
+        runtime.block_on(async {
+            let gate = idem.store().hold_after(Op::Claim);
+            leave(&idem, key);
+            settle().await;
+            idem.store().always(Op::Release, fault);
+            gate.open();
+            settle().await;
+        });
+    };
+    release(&first, "first", Fault::HangBefore);
+    release(&second, "second", Fault::None);
+    drop(first);
+    second.block_on(async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(count(&idem, RecordState::Released).await, 2);
+    });
+}
+
 /// Its runtime ends with claims that are not released yet. The claims of calls on the next runtime are released, and so
 /// are the earlier ones.
 #[test]
 fn a_handle_releases_abandoned_claims_on_the_runtime_after_the_first() {
     let idem = service();
-    let runtime = || {
-        Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap()
-    };
     let unavailable = Fault::FailBefore(StoreErrorKind::Unavailable);
     idem.store().always(Op::Release, unavailable);
     for key in ["first", "second"] {
-        runtime().block_on(async {
+        paused_runtime().block_on(async {
             let gate = idem.store().hold_after(Op::Claim);
             leave(&idem, key);
             settle().await;

@@ -25,7 +25,7 @@ use crate::error::{Error, StoreError};
 use crate::metrics::{Level, Timed};
 use crate::record::{FencingToken, Observation, Record};
 use crate::store::{ClaimOutcome, ClaimRequest, ImmediateStore};
-use crate::timing::{Retries, bounded, caught, later, timed_out, within};
+use crate::timing::{Caught, Retries, bounded, caught, later, timed_out, within};
 
 /// Future of a store call that claims.
 type ClaimCall = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
@@ -308,12 +308,13 @@ async fn release_unless_used(
     }
     let decision = match decision {
         Some(mut decision) => {
-            let mut answering = Box::pin(within(call.request.lease, &mut pending.answer));
-            let mut has_ended = answer.is_some();
+            let mut answering = Caught(&mut pending.answer);
             // The store call is polled meanwhile: it may hold a connection, or the turn to write.
             let decision = poll_fn(|cx| {
-                if !has_ended && let Poll::Ready(late) = answering.as_mut().poll(cx) {
-                    (answer, has_ended) = (late, true);
+                if answer.is_none()
+                    && let Poll::Ready(late) = Pin::new(&mut answering).poll(cx)
+                {
+                    answer = Some(late);
                 }
                 Pin::new(&mut decision).poll(cx)
             });
