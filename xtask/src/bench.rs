@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: runs benchmarks, and writes their results and plots to `docs/bench`.
 
+pub(crate) mod figures;
 mod machine;
 mod plot;
 

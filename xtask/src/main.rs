@@ -16,6 +16,7 @@ mod prove;
 mod run;
 mod sbom;
 mod servers;
+mod tables;
 mod test;
 mod tested;
 
@@ -36,7 +37,6 @@ use crate::prove::{Fuzz, Prove, Settings, prove};
 use crate::run::Run;
 use crate::servers::Set;
 use crate::test::{Fixtures, test};
-use crate::tested::Tested;
 
 const USAGE: &str = "\
 Usage: cargo xtask <command>
@@ -64,7 +64,9 @@ Usage: cargo xtask <command>
                       Newest releases are installed into the target directory, as root on Debian, and kept. --only
                       starts the servers of these names only: postgres, mariadb, mysql, redis, redis-cluster, valkey,
                       rabbitmq, nats, etcd
-  versions            Writes the table of versions in the README and the book from docs/tested-with.json
+  tables [--check]    Writes the tables of versions and of figures in the README, the book and other pages, from
+                      docs/tested-with.json and docs/bench. docs/bench/tables.toml describes the tables of figures.
+                      --check writes nothing, and fails if a page has another table
   lint                Checks formatting, and runs clippy and rustdoc with warnings as errors. Runs clippy on
                       idem-runtime with each single feature, and with some pairs of features
   docs                Builds the book into `book` in the target directory. If the machine does not have mdBook in the
@@ -121,7 +123,9 @@ enum Command {
         only: Vec<Need>,
         command: Vec<OsString>,
     },
-    Versions,
+    Tables {
+        checks: bool,
+    },
     Lint,
     Docs,
     Bench(Bench),
@@ -239,6 +243,9 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
             Long("minimal") if matches!(command, Some(Command::Package { .. })) => {
                 command = Some(Command::Package { minimal: true });
             }
+            Long("check") if matches!(command, Some(Command::Tables { .. })) => {
+                command = Some(Command::Tables { checks: true });
+            }
             Long("servers") => set_name = Some(args.value()?.string()?),
             Long("only") if matches!(command, Some(Command::Servers { .. })) => {
                 let name = args.value()?.string()?;
@@ -260,7 +267,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                         only: Vec::new(),
                         command: Vec::new(),
                     },
-                    Some("versions") => Command::Versions,
+                    Some("tables") => Command::Tables { checks: false },
                     Some("lint") => Command::Lint,
                     Some("docs") => Command::Docs,
                     Some("bench") => Command::Bench(Bench::default()),
@@ -351,7 +358,11 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Servers { set, only, command } => {
             return servers(&mut run, set, &only, &command);
         }
-        Command::Versions => return versions(&run),
+        Command::Tables { checks } => {
+            let mut all = tested::tables(run.root())?;
+            all.extend(bench::figures::tables(run.root())?);
+            return tables::write(run.root(), &all, checks);
+        }
         Command::Lint => lint(&mut run)?,
         Command::Docs => book::build(&mut run)?,
         Command::Bench(what) => bench(&mut run, &what)?,
@@ -397,18 +408,6 @@ fn servers(run: &mut Run, set: Set, only: &[Need], command: &[OsString]) -> anyh
     }
 }
 
-/// Writes the table of versions into the pages that have it.
-fn versions(run: &Run) -> anyhow::Result<()> {
-    let tested = Tested::read(run.root())?;
-    for page in tested::PAGES {
-        let path = run.root().join(page);
-        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {page}"))?;
-        let text = tested.replaced(&text).with_context(|| page.to_owned())?;
-        std::fs::write(&path, text).with_context(|| format!("cannot write {page}"))?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -452,7 +451,9 @@ mod tests {
             parsed(&["test", "--servers", "postgres-versions"]),
             Ok(Command::PostgresVersions)
         );
-        assert_eq!(parsed(&["versions"]), Ok(Command::Versions));
+        for (args, checks) in [(&["tables"][..], false), (&["tables", "--check"], true)] {
+            assert_eq!(parsed(args), Ok(Command::Tables { checks }));
+        }
         assert_eq!(parsed(&["test"]), test(false, &[]));
         assert_eq!(parsed(&["test", "--embedded"]), test(true, &[]));
         assert_eq!(
@@ -619,6 +620,7 @@ mod tests {
             &["lint", "--list"],
             &["lint", "--resume"],
             &["lint", "--minimal"],
+            &["lint", "--check"],
             &["--minimal", "package"],
             &["package", "--embedded"],
             &["test", "--resume", "ui"],

@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+
+use crate::tables::Table;
 
 /// File with the versions, from the root of the repository.
 pub(crate) const FILE: &str = "docs/tested-with.json";
 
 /// Pages that contain the table, from the root of the repository.
-pub(crate) const PAGES: [&str; 2] = ["README.md", "docs/book/src/stores.md"];
-
-const BEGIN: &str = "<!-- Written by `cargo xtask versions` from docs/tested-with.json, which the tests write. -->\n";
-const END: &str = "<!-- End of the table of versions. -->\n";
+const PAGES: [&str; 2] = ["README.md", "docs/book/src/stores.md"];
 
 /// Tests that a version passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,8 +72,7 @@ impl Tested {
         }
     }
 
-    /// The table, with its markers.
-    pub(crate) fn table(&self) -> String {
+    fn table(&self) -> String {
         const SERVERS: [&str; 6] = [
             "PostgreSQL",
             "PgBouncer",
@@ -83,9 +81,9 @@ impl Tested {
             "Redis",
             "Valkey",
         ];
-        let mut table = format!(
-            "{BEGIN}| server | passed all tests | passed the conformance table |\n| --- | --- | --- |\n"
-        );
+        let head =
+            "| server | passed all tests | passed the conformance table |\n| --- | --- | --- |\n";
+        let mut table = head.to_owned();
         for server in SERVERS {
             let rows: Vec<_> = self
                 .0
@@ -107,20 +105,20 @@ impl Tested {
                 table.push_str(&format!("| {server} | {all} | {conformance} |\n"));
             }
         }
-        table + END
+        table
     }
+}
 
-    /// Replaces the table in the text of a page.
-    pub(crate) fn replaced(&self, page: &str) -> anyhow::Result<String> {
-        let parts = page.split_once(BEGIN).and_then(|(before, rest)| {
-            let (_, after) = rest.split_once(END)?;
-            Some((before, after))
-        });
-        match parts {
-            Some((before, after)) => Ok(format!("{before}{}{after}", self.table())),
-            None => bail!("the page has no markers of the table of versions"),
-        }
-    }
+/// The table of versions, for each of its pages.
+pub(crate) fn tables(root: &Path) -> anyhow::Result<Vec<Table>> {
+    let text = Tested::read(root)?.table();
+    let tables = PAGES.map(|page| Table {
+        name: "versions".to_owned(),
+        source: FILE.to_owned(),
+        page: page.to_owned(),
+        text: text.clone(),
+    });
+    Ok(tables.into())
 }
 
 /// Numbers of a version, which sort as versions do.
@@ -146,19 +144,13 @@ mod tests {
         tested.note("postgres-13", "PostgreSQL", "13.23", Tests::Conformance);
         tested.note("postgres-14", "PostgreSQL", "14.9", Tests::All);
         let table = tested.table();
-        let rows: Vec<_> = table.lines().skip(3).collect();
+        let rows: Vec<_> = table.lines().skip(2).collect();
         assert_eq!(
             rows,
             [
                 "| PostgreSQL | 13.23, 14.9 | – |",
                 "| MariaDB | 10.11.14 | 11.8.9 |",
-                END.trim_end()
             ]
         );
-        let page = format!("before\n{BEGIN}old\n{END}after\n");
-        let page = tested.replaced(&page).expect("the page has markers");
-        assert_eq!(page, format!("before\n{table}after\n"));
-        assert_eq!(tested.replaced(&page).expect("it still has them"), page);
-        assert!(tested.replaced("no markers").is_err());
     }
 }

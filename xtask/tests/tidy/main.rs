@@ -18,8 +18,8 @@ mod pages;
 mod paths;
 mod published;
 mod stores;
+mod tables;
 mod texts;
-mod versions;
 
 use std::fs;
 use std::path::Path;
