@@ -184,7 +184,7 @@ pub(crate) struct Stuck {
     /// Only records of this operation
     #[arg(long, value_name = "NAME")]
     pub(crate) operation: Option<String>,
-    /// Also records without an outcome whose work was begun at least this many times. Reads the whole table
+    /// Include records without an outcome whose work was begun at least this many times. Reads the whole table
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) attempts: Option<u32>,
     /// Largest number of records
@@ -252,8 +252,8 @@ pub(crate) struct ManualChangeArgs {
     /// Reason of the change. It is stored in the audit
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Who makes the change, if not this user of this host. Required if the user has no name, as in many containers. It is
-    /// stored in the audit
+    /// Actor of the change, by default this user of this host. Required if the user has no name, as in many containers. The
+    /// actor is stored in the audit
     #[arg(long, value_name = "NAME", env = "IDEM_ACTOR", hide_env_values = true)]
     pub(crate) actor: Option<String>,
 }
@@ -433,8 +433,8 @@ pub(crate) struct Serve {
     /// Show only the records of a scope, and of the scopes inside of it. Its parts have slashes between them. May be repeated
     #[arg(long, value_name = "SCOPE", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) scope: Vec<String>,
-    /// Who changes records, if not this user of this host. Required if the user has no name, as in many containers. It is
-    /// stored in the audit
+    /// Actor of changes, by default this user of this host. Required if the user has no name, as in many containers. The
+    /// actor is stored in the audit
     #[arg(long, value_name = "NAME", env = "IDEM_ACTOR", hide_env_values = true)]
     pub(crate) actor: Option<String>,
     /// Table of the outbox, if it is not `idem_outbox`

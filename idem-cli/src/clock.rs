@@ -16,7 +16,7 @@ pub(crate) const A_PROBLEM: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Skew {
     pub(crate) time: Duration,
-    /// Whether the store's clock is ahead of this machine's.
+    /// True if the store's clock is ahead of this machine's.
     pub(crate) is_ahead: bool,
     /// Half of the round trip: the store read its clock at some moment of it.
     pub(crate) margin: Duration,
@@ -59,7 +59,7 @@ impl Skew {
         }
     }
 
-    /// Whether the clocks differ by more than this, however the round trip was divided.
+    /// True if the clocks differ by more than `limit`, however the round trip was divided.
     pub(crate) fn exceeds(self, limit: Duration) -> bool {
         self.time > limit + self.margin
     }

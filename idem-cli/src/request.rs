@@ -162,7 +162,7 @@ pub(crate) fn compare(
 /// Method, path and query.
 type Target<'a> = (&'a str, &'a str, Option<&'a str>);
 
-/// What a record has of its request, and how requests are compared with it.
+/// Fingerprint and digests of a record's request, with which other requests are compared.
 struct Stored<'a> {
     fingerprint: &'a Digest,
     members: Option<&'a MemberDigests>,
@@ -196,7 +196,7 @@ impl Stored<'_> {
     }
 }
 
-/// What the HTTP layer fingerprints of a request with this JSON body.
+/// Value that the HTTP layer fingerprints for a request with this JSON body.
 fn of_http<'a>(
     (method, path, query): Target<'a>,
     body: &'a str,

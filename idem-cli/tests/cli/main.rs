@@ -507,7 +507,7 @@ async fn an_operator_who_decides_too_late_is_told_what_changed() {
     assert!(rest.contains("unrecorded"), "{rest}");
 }
 
-/// Who makes a change is known by name, or has to be said.
+/// A change needs an actor: the name of the user, or `--actor`.
 #[tokio::test]
 async fn a_change_is_made_by_somebody() {
     let place = Place::sqlite().await;
@@ -551,7 +551,7 @@ async fn a_database_without_tables_is_not_an_empty_one() {
     }
 }
 
-/// As above, in a Redis, which has no tables.
+/// A Redis has no tables. It is refused if it has neither a record nor an entry of an audit.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_redis_with_nothing_of_idem_is_not_an_empty_store() {
