@@ -7,7 +7,6 @@
 
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use idem_runtime::operator::OperatorStore;
@@ -44,8 +43,6 @@ pub const NATS: &str = "IDEM_TEST_NATS_URL";
 
 /// Maximum of connections in a pool: fewer than the tasks of the busiest test, so that they queue as in a service.
 const CONNECTIONS: u32 = 20;
-/// Time limit of the driver for a command to a cluster: the store has its own.
-const UNLIMITED: Duration = Duration::from_secs(3600);
 
 /// A client of Redis, and the prefix of the caller's keys.
 #[derive(Debug, Clone)]
@@ -259,8 +256,7 @@ pub async fn redis() -> anyhow::Result<Keys<redis::Client>> {
     Ok(Keys { client, prefix })
 }
 
-/// Connects to a Redis Cluster, and returns the client with a unique key prefix. Its connections are made as the
-/// documentation of `RedisConnection` asks of those of an application.
+/// Connects to a Redis Cluster, and returns the client with a unique key prefix.
 ///
 /// # Errors
 ///
@@ -269,9 +265,7 @@ pub async fn redis_cluster() -> anyhow::Result<Keys<ClusterClient>> {
     let urls = variable(REDIS_CLUSTER)?;
     let made = async {
         let nodes: Vec<&str> = urls.split(',').map(str::trim).collect();
-        let client = ClusterClient::builder(nodes)
-            .response_timeout(UNLIMITED)
-            .build()?;
+        let client = ClusterClient::new(nodes)?;
         let mut connection: ClusterConnection = client.get_async_connection().await?;
         redis::cmd("PING")
             .query_async::<()>(&mut connection)

@@ -23,6 +23,10 @@ pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Lease of the handles: a claim without an owner blocks its key for much longer than any call may wait here.
 pub(crate) const LEASE: Duration = Duration::from_secs(120);
 
+/// Time limit for the answer to a request over a connection that is not stuck. It is long, because the answer of a loaded
+/// machine proves as much.
+const ECHO_LIMIT: Duration = Duration::from_secs(60);
+
 /// State of the connections at the time of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionState {
@@ -194,7 +198,7 @@ async fn echo<C: ConnectionLike + Clone + Send>(connection: C) -> Result<u64> {
         async move {
             let mut ping = redis::cmd("PING");
             let answer = ping.arg(n).query_async::<String>(&mut connection);
-            let answer = tokio::time::timeout(Duration::from_secs(10), answer);
+            let answer = tokio::time::timeout(ECHO_LIMIT, answer);
             let answer = answer.await.context("Redis does not answer")??;
             ensure!(answer == n.to_string(), "Redis answered {answer} to {n}");
             Ok(())

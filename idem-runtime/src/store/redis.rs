@@ -153,11 +153,6 @@ pub struct RedisStore {
 
 /// Connection for a [`RedisStore`], or for the cache `Cached::in_redis`: a [`ConnectionManager`], or with feature
 /// `redis-cluster` a `redis::cluster_async::ClusterConnection`. Both reconnect when the connection is lost.
-///
-/// Give the `ClusterClient` of such a connection a long `response_timeout`, such as an hour: the store has its own time
-/// limit. The client of `redis` 1.8 asks for the slots of the cluster after a command that took longer than its
-/// `response_timeout`, 500 ms by default, and may then stand still for good. The store replaces only connections that it
-/// made itself, with [`connect_cluster`](Self::connect_cluster).
 #[derive(Clone)]
 pub struct RedisConnection(Connection);
 
