@@ -24,6 +24,7 @@ mod refusals;
 #[cfg(test)]
 mod snapshots;
 mod tokens;
+mod uses;
 mod values;
 
 use proc_macro2::TokenStream;

@@ -1,6 +1,7 @@
 //! Checks the options and the signature, and reports all errors together.
 
 mod arguments;
+mod detached;
 mod duration;
 mod key;
 mod name;
@@ -13,6 +14,7 @@ use proc_macro2::Span;
 use syn::{Type, parse_quote};
 
 use self::arguments::{check_arguments, check_extractors};
+use self::detached::check_detached;
 use self::duration::check_durations;
 use self::key::{check_key, check_quoted, check_skip, check_store, check_superfluous_skip};
 use self::name::check_name;
@@ -67,6 +69,10 @@ pub(super) fn check(
     check_undeclared_transaction(options, function, errors);
     check_recover_with(options, errors);
     let has_no_transaction = errors.by(|errors| check_tx(options, function, errors));
+    if errors.by(|errors| check_detached(options, function, async_trait, &arguments, errors)) {
+        // The compiler would report the borrow as well.
+        options.detached = None;
+    }
     let durations = check_durations(options, errors);
     check_skip(options, &arguments, errors);
     check_superfluous_skip(options, errors);

@@ -49,8 +49,8 @@ impl Idempotent {
     pub(super) fn expand(self) -> TokenStream {
         let enter = self.enter();
         let (drive, finish) = match self.detached {
-            false => (self.drive(), self.finish()),
-            true => (self.detached_body(), self.finish_detached()),
+            None => (self.drive(), self.finish()),
+            Some(option) => (self.detached_body(), self.finish_detached(option)),
         };
         // One use of the path, so that a wrong one is one error.
         let krate = match &self.krate {
@@ -135,7 +135,8 @@ impl Idempotent {
             Some(Transaction::Begin(_)) => self.awaited(Stage::ENTER_TRANSACTION, arguments),
             Some(Transaction::Join(connection)) => {
                 let arguments = quote!(#arguments, &mut *#connection);
-                self.awaited(Stage::JOIN_TRANSACTION, &arguments)
+                // The compiler reports there that the argument is no connection.
+                self.awaited_at(connection.span(), Stage::JOIN_TRANSACTION, &arguments)
             }
         };
         let returned = self.stage(Stage::RETURNED, &answer.to_token_stream());
@@ -304,11 +305,12 @@ impl Idempotent {
     }
 
     /// Statements that run the body and store its result in a task, and return the result.
-    fn finish_detached(&self) -> TokenStream {
+    fn finish_detached(&self, option: Span) -> TokenStream {
         let [running, body] = ["running", "body"].map(local);
         let classify = self.classify();
         let arguments = quote!(#running, #body, move #classify);
-        let finish = self.awaited(Stage::FINISH_DETACHED, &arguments);
+        // The compiler reports there that the body cannot be sent to the task.
+        let finish = self.awaited_at(option, Stage::FINISH_DETACHED, &arguments);
         let returned = self.stage(Stage::RETURNED, &finish);
         let attempt = self.attempt_of_the_guards();
         quote!(#attempt #returned)
@@ -398,7 +400,11 @@ impl Idempotent {
     /// If the return type is no `Result`, all stages are shown at its first token. The compiler then finds the same
     /// error at the same place each time, and reports it once.
     fn stage(&self, stage: Stage, arguments: &TokenStream) -> TokenStream {
-        let at = self.stage_span();
+        self.stage_at(self.stage_span(), stage, arguments)
+    }
+
+    /// Call of a stage that is shown at this span.
+    fn stage_at(&self, at: Span, stage: Stage, arguments: &TokenStream) -> TokenStream {
         let function = format_ident!("{}", stage.function, span = at);
         let ret = self.shown_ret();
         let inferred = std::iter::repeat_n(quote_spanned!(at=> , _), stage.inferred);
@@ -410,6 +416,17 @@ impl Idempotent {
     fn awaited(&self, stage: Stage, arguments: &TokenStream) -> TokenStream {
         let stage = self.stage(stage, arguments);
         quote_spanned!(self.stage_span()=> #stage.await)
+    }
+
+    /// Call of an async stage that is about an option. The compiler shows the option, unless the return type is no
+    /// `Result`.
+    fn awaited_at(&self, option: Span, stage: Stage, arguments: &TokenStream) -> TokenStream {
+        if !is_called_result(&self.ret) {
+            return self.awaited(stage, arguments);
+        }
+        let at = Span::call_site().located_at(option);
+        let stage = self.stage_at(at, stage, arguments);
+        quote_spanned!(at=> #stage.await)
     }
 
     /// Return type, for places that require a `Result`.

@@ -1,6 +1,6 @@
 //! The function that is to be generated. It is built from options that were checked, so nothing can fail from here on.
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Expr, ExprReference, Path, Type};
@@ -38,8 +38,8 @@ pub(super) struct Idempotent {
     pub(super) wait: Option<Duration>,
     pub(super) deadline: Option<TokenStream>,
     pub(super) run_on_store_error: bool,
-    /// The body runs in a task of its own.
-    pub(super) detached: bool,
+    /// The body runs in a task of its own: the place of the option.
+    pub(super) detached: Option<Span>,
     pub(super) recover_with: Option<TokenStream>,
     /// Only issued keys may claim.
     pub(super) issued: bool,
@@ -131,7 +131,7 @@ impl Idempotent {
             wait: checked.wait.map(|wait| exprs.duration(wait)),
             deadline: options.deadline.map(|given| exprs.moved(given.value)),
             run_on_store_error: options.on_store_error.is_some(),
-            detached: options.detached.is_some(),
+            detached: options.detached.map(|given| given.option.span()),
             recover_with: exprs.option(options.recover_with),
             issued: options.issued.is_some(),
             member_digests: options.member_digests.is_some(),

@@ -79,6 +79,11 @@ impl Argument {
         whole.into_iter().chain(&self.bindings)
     }
 
+    /// Returns whether the argument is this name, and not a pattern.
+    pub(super) fn is_named(&self, name: &Ident) -> bool {
+        matches!(self.pattern, Pattern::None) && self.ident == *name
+    }
+
     /// Returns whether `skip(...)` names this argument.
     pub(super) fn is_named_by(&self, skip: &Skip) -> bool {
         skip.text() == self.name

@@ -1,25 +1,15 @@
-//! A detached body may outlive its caller: it must not borrow from it, and must be `Send`.
+//! A detached body may outlive its caller: it must not borrow from it, and must be `Send`. The compiler reports what the
+//! macro cannot see.
 
 use std::rc::Rc;
 
 use idem_runtime::{Error, Idem, Key, SqliteStore, idempotent};
 
-struct Bank;
-
-impl Bank {
-    async fn pay(&self, cents: u64) -> Result<u64, Error> {
-        Ok(cents)
-    }
-
-    #[idempotent(key = key, ttl = "24h", name = "bank.charge", detached)]
-    async fn charge(&self, key: &Key, cents: u64) -> Result<u64, Error> {
-        self.pay(cents).await
-    }
-}
-
+// The closure has a variable of the name, so the macro does not know which of them is used.
 #[idempotent(key = key, ttl = "24h", detached)]
-async fn borrows(key: &Key, cents: u64) -> Result<u64, Error> {
-    Ok(cents + key.as_str().len() as u64)
+async fn borrows(key: &Key, to: &str) -> Result<usize, Error> {
+    let lengths = ["ann", "bob"].map(|to| to.len());
+    Ok(to.len() + lengths[0])
 }
 
 #[idempotent(key = key, ttl = "24h", detached)]
