@@ -27,6 +27,7 @@ use super::duration::{Duration, Millis};
 use super::function::{AsyncTrait, Function};
 use super::options::{Given, Options, value};
 use super::params::arguments;
+use super::uses::statements;
 use super::values::{Flag, Key, OnCrash};
 use crate::errors::Errors;
 
@@ -65,10 +66,11 @@ pub(super) fn check(
     if errors.by(|errors| check_attempt(options, function, errors)) {
         options.attempt = None;
     }
-    check_undeclared_attempt(options, function, errors);
-    check_undeclared_transaction(options, function, errors);
+    let body = statements(function, async_trait);
+    check_undeclared_attempt(options, function, &body, errors);
+    check_undeclared_transaction(options, function, &body, errors);
     check_recover_with(options, errors);
-    let has_no_transaction = errors.by(|errors| check_tx(options, function, errors));
+    let has_no_transaction = errors.by(|errors| check_tx(options, function, &body, errors));
     if errors.by(|errors| check_detached(options, function, async_trait, &arguments, errors)) {
         // The compiler would report the borrow as well.
         options.detached = None;

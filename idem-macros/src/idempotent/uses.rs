@@ -36,6 +36,24 @@ pub(super) fn guard_uses(pat: &Pat, guard: &Expr, name: &Ident) -> bool {
     mention.used().is_some()
 }
 
+/// Returns whether a body binds a variable of this name.
+pub(super) fn binds(body: &[Stmt], name: &Ident) -> bool {
+    struct Binds<'n>(&'n Ident, bool);
+
+    impl<'a> Visit<'a> for Binds<'_> {
+        fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
+            self.1 |= pat.ident == *self.0;
+            visit::visit_pat_ident(self, pat);
+        }
+    }
+
+    let mut binds = Binds(name, false);
+    for stmt in body {
+        binds.visit_stmt(stmt);
+    }
+    binds.1
+}
+
 /// First place where some code mentions a name, in the order of evaluation. If it is a use, no variable of the code can
 /// be meant, because a variable is bound before it is used.
 struct FirstMention<'n> {

@@ -1,14 +1,17 @@
 //! Checks the options of the transactional mode.
 
 use proc_macro2::Ident;
-use syn::Type;
+use quote::ToTokens;
+use syn::visit::{self, Visit};
+use syn::{Expr, Stmt, Type};
 
 use crate::errors::Errors;
 use crate::idempotent::function::Function;
 use crate::idempotent::options::{Given, Options, value};
-use crate::idempotent::tokens::written;
+use crate::idempotent::tokens::{bare, bare_word, mentions, written};
+use crate::idempotent::uses::binds;
 
-pub(super) fn check_tx(options: &Options, function: &Function, errors: &mut Errors) {
+pub(super) fn check_tx(options: &Options, function: &Function, body: &[Stmt], errors: &mut Errors) {
     let Some(Given { option, value: tx }) = &options.tx else {
         return;
     };
@@ -34,6 +37,76 @@ pub(super) fn check_tx(options: &Options, function: &Function, errors: &mut Erro
     if function.has_argument(tx) {
         check_joined_argument(tx, function, errors);
     }
+    if !binds(body, tx) {
+        let mut misuse = Misuse { tx, errors };
+        for stmt in body {
+            misuse.visit_stmt(stmt);
+        }
+    }
+}
+
+/// Reports a body that ends its transaction, or moves it into a task. The compiler knows only that a connection has no
+/// such method, and reports the task at the attribute.
+struct Misuse<'a> {
+    tx: &'a Ident,
+    errors: &'a mut Errors,
+}
+
+impl<'a> Visit<'a> for Misuse<'_> {
+    fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+        let tx = self.tx;
+        if bare_word(&call.receiver).is_some_and(|it| it == tx) {
+            if call.method == "commit" {
+                self.errors.at(
+                    &call.method,
+                    format!(
+                        "the body cannot commit the transaction that its record belongs to; remove `{tx}.commit()`, \
+                         because the transaction is committed with the result after the body has returned `Ok`"
+                    ),
+                );
+            } else if call.method == "rollback" {
+                self.errors.at(
+                    &call.method,
+                    format!(
+                        "the body cannot roll back the transaction that its record belongs to; return an `Err`, which \
+                         rolls everything back, or use `{tx}.begin()` for a part that may fail separately"
+                    ),
+                );
+            }
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_expr_call(&mut self, call: &'a syn::ExprCall) {
+        let tx = self.tx;
+        if is_spawn(&call.func) && mentions(call.args.to_token_stream(), tx) {
+            self.errors.at(
+                &call.func,
+                format!(
+                    "a task may outlive the transaction, so it cannot take `{tx}`; await the future in the body \
+                     instead of spawning it, or spawn a task that does not use `{tx}`"
+                ),
+            );
+        }
+        visit::visit_expr_call(self, call);
+    }
+}
+
+/// Returns whether a function is `tokio::spawn`, which takes only futures that borrow nothing.
+fn is_spawn(function: &Expr) -> bool {
+    let Expr::Path(path) = bare(function) else {
+        return false;
+    };
+    let names = path
+        .path
+        .segments
+        .iter()
+        .map(|segment| segment.ident.to_string());
+    let names: Vec<_> = names.collect();
+    matches!(
+        &names.iter().map(String::as_str).collect::<Vec<_>>()[..],
+        ["tokio", "spawn"] | ["task", "spawn"] | ["tokio", "task", "spawn"]
+    )
 }
 
 /// Checks the argument whose transaction the call joins.
