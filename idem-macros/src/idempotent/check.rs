@@ -16,7 +16,9 @@ use syn::{Type, parse_quote};
 use self::arguments::{check_arguments, check_extractors};
 use self::detached::check_detached;
 use self::duration::check_durations;
-use self::key::{check_key, check_quoted, check_skip, check_store, check_superfluous_skip};
+use self::key::{
+    check_key, check_quoted, check_skip, check_store, check_superfluous_skip, check_words,
+};
 use self::name::check_name;
 use self::pattern::check_patterns;
 use self::signature::{check_function, check_return};
@@ -55,6 +57,7 @@ pub(super) fn check(
     let ret = check_return(function, async_trait, errors);
     let arguments = arguments(sig, async_trait);
     let inputs = Inputs::new(&arguments, sig.receiver());
+    check_words(options, &inputs, errors);
     if errors.by(|errors| check_name(options, sig, async_trait, &inputs, errors)) {
         options.name = Some(Given::in_place_of("name", parse_quote!("")));
     }
@@ -92,6 +95,7 @@ pub(super) fn check(
         || has_no_transaction
         || options.was_tried("tx")
         || options.was_tried("attempt")
+        || (options.tx.is_some() && options.was_tried("store"))
     {
         return None;
     }

@@ -201,13 +201,16 @@ impl Params {
 
 /// Returns whether an argument is a part of the fingerprint.
 pub(super) fn is_fingerprinted(options: &Options, argument: &Argument) -> bool {
-    if options.fingerprint.is_some() || options.skip_all.is_some() {
-        return false;
-    }
+    options.fingerprint.is_none() && options.skip_all.is_none() && !is_left_out(options, argument)
+}
+
+/// Returns whether an option leaves this argument out by its name: `skip`, or an option whose whole value it is.
+pub(super) fn is_left_out(options: &Options, argument: &Argument) -> bool {
     let mut skip = options.skip.iter().flat_map(|skip| &skip.value);
-    let identifies_the_call =
-        matches!(argument.pattern, Pattern::None) && bare_words(options).contains(&&argument.ident);
-    !identifies_the_call && !skip.any(|skip| argument.is_named_by(skip))
+    let identifies_the_call = bare_words(options)
+        .into_iter()
+        .any(|word| argument.is_named(word));
+    identifies_the_call || skip.any(|skip| argument.is_named_by(skip))
 }
 
 /// Names that are the whole of an option that identifies the call or its store, such as `key = id`.

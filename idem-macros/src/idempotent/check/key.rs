@@ -3,14 +3,15 @@
 use proc_macro2::Ident;
 use quote::ToTokens;
 use syn::visit::{self, Visit};
-use syn::{Expr, Lit, Macro, Path, Type};
+use syn::{Expr, Lit, Macro, Path, Type, parse_quote};
 
 use crate::errors::Errors;
 use crate::idempotent::constant::{Inputs, values};
 use crate::idempotent::function::Function;
 use crate::idempotent::options::{Given, Options, value};
-use crate::idempotent::params::{Argument, is_fingerprinted};
+use crate::idempotent::params::{Argument, is_fingerprinted, is_left_out};
 use crate::idempotent::tokens::{bare, bare_word, is_variable, written};
+use crate::idempotent::uses::{binds, statements};
 use crate::idempotent::values::{Key, Skip};
 use crate::suggest::suggest;
 
@@ -23,17 +24,44 @@ pub(super) fn check_key(
     errors: &mut Errors,
 ) {
     match value(options.key.as_ref()) {
-        Some(Key::Expr(key)) => check_key_expr(key, function, inputs, errors),
+        Some(Key::Expr(key)) => {
+            if !errors.by(|errors| check_key_type(key, function, errors)) {
+                let identifying = identifying(options, function, arguments);
+                if !errors.by(|errors| check_body_variable(key, function, inputs, errors)) {
+                    check_key_changes(key, identifying.as_deref(), inputs, errors);
+                }
+            }
+        }
         Some(Key::Constant(constant)) => check_constant_key(constant, inputs, errors),
         Some(Key::Fingerprint(word)) => check_derived_key(word, options, arguments, inputs, errors),
         None => {}
     }
 }
 
-fn check_key_expr(key: &Expr, function: &Function, inputs: &Inputs, errors: &mut Errors) {
-    if !errors.by(|errors| check_key_type(key, function, errors)) {
-        check_key_changes(key, inputs, errors);
+/// Reports a key that is a variable of the body.
+fn check_body_variable(key: &Expr, function: &Function, inputs: &Inputs, errors: &mut Errors) {
+    if let Some(word) = bare_word(key)
+        && is_variable(word)
+        && !inputs.contains(word)
+        && binds(&statements(function, None), word)
+    {
+        errors.at(
+            key,
+            format!(
+                "the key is computed from the arguments before the body runs, so it cannot be the variable `{word}` of \
+                 the body; write the expression itself, as in `key = format!(\"order-{{}}\", order.id)`, or take \
+                 `{word}` as an argument"
+            ),
+        );
     }
+}
+
+/// What may identify a call: the first argument that is a part of the request. A handle is none.
+fn identifying(options: &Options, function: &Function, arguments: &[Argument]) -> Option<String> {
+    let mut request = arguments.iter().filter(|it| !is_left_out(options, it));
+    let argument = request.find_map(|argument| argument.names().next());
+    let receiver = function.sig.receiver().map(|_| "self.id".to_owned());
+    argument.map(ToString::to_string).or(receiver)
 }
 
 /// Reports an `Option` and a `Result`, which are no keys.
@@ -77,7 +105,7 @@ fn ends_with(path: &Path, of: &str, function: &str) -> bool {
 }
 
 /// Reports a key that is the same in every call, or new in every call.
-fn check_key_changes(key: &Expr, inputs: &Inputs, errors: &mut Errors) {
+fn check_key_changes(key: &Expr, identifying: Option<&str>, inputs: &Inputs, errors: &mut Errors) {
     if let Some(quoted) = inputs.quoted(key) {
         errors.at(
             key,
@@ -102,13 +130,14 @@ fn check_key_changes(key: &Expr, inputs: &Inputs, errors: &mut Errors) {
         && let Some(word) = path.path.get_ident()
         && is_variable(word)
     {
-        unknown_argument(word, inputs, errors);
+        let none = format!("one key for all calls is `key = constant({word})`");
+        unknown_argument(word, inputs, &none, errors);
     } else if inputs.are_unused_by(key) {
         let constant = written(key);
-        let instead = match inputs.iter().next() {
-            Some(input) => format!(
-                "write `key = ...` with what identifies the call, such as `key = {input}`; if one key for all is what \
-                 you mean, write `key = constant({constant})`"
+        let instead = match identifying {
+            Some(identifying) => format!(
+                "write `key = ...` with what identifies the call, such as `key = {identifying}`; if one key for all \
+                 is what you mean, write `key = constant({constant})`"
             ),
             None => format!("if that is what you mean, write `key = constant({constant})`"),
         };
@@ -119,20 +148,58 @@ fn check_key_changes(key: &Expr, inputs: &Inputs, errors: &mut Errors) {
     }
 }
 
-/// Reports a key that is a lower-case word, but no argument.
-fn unknown_argument(word: &Ident, inputs: &Inputs, errors: &mut Errors) {
+/// Reports a lower-case word that is no argument. `none` is the advice for a function without arguments. Returns the
+/// argument that may be meant.
+fn unknown_argument(
+    word: &Ident,
+    inputs: &Inputs,
+    none: &str,
+    errors: &mut Errors,
+) -> Option<Ident> {
     let names: Vec<_> = inputs.iter().map(ToString::to_string).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
-    let help = match suggest(&word.to_string(), &names) {
+    let meant = suggest(&word.to_string(), &names);
+    let help = match meant {
         Some(meant) => format!(", did you mean `{meant}`?"),
-        None if names.is_empty() => {
-            format!(
-                ", and this function has none: one key for all calls is `key = constant({word})`"
-            )
-        }
+        None if names.is_empty() => format!(", and this function has none: {none}"),
         None => format!("; the arguments are `{}`", names.join("`, `")),
     };
     errors.at(word, format!("there is no argument `{word}`{help}"));
+    inputs
+        .iter()
+        .find(|input| meant.is_some_and(|meant| *input == meant))
+        .cloned()
+}
+
+/// Reports and replaces words that are no arguments in options about the owner of a record. The compiler would also
+/// report that the argument that is meant cannot be fingerprinted.
+pub(super) fn check_words(options: &mut Options, inputs: &Inputs, errors: &mut Errors) {
+    let mut unknown = vec![];
+    for given in [
+        &mut options.store,
+        &mut options.scope,
+        &mut options.deadline,
+    ] {
+        let Some(Given { option, value }) = given else {
+            continue;
+        };
+        let Expr::Path(path) = bare(value) else {
+            continue;
+        };
+        let word = path.path.get_ident();
+        let Some(word) = word.filter(|word| is_variable(word) && !inputs.contains(word)) else {
+            continue;
+        };
+        let none = "options borrow from arguments; a static is written with its path, such as `crate::idem`";
+        match unknown_argument(word, inputs, none, errors) {
+            Some(meant) => *value = parse_quote!(#meant),
+            None => {
+                unknown.push(option.to_string());
+                *given = None;
+            }
+        }
+    }
+    options.unparsed.extend(unknown);
 }
 
 /// Returns whether a key, or a part of it, is random.
