@@ -1,6 +1,6 @@
 //! `key = fingerprint` needs something to fingerprint.
 
-use idem_runtime::{Error, idempotent};
+use idem_runtime::{Error, Idem, idempotent};
 
 struct Mail {
     to: String,
@@ -34,6 +34,16 @@ async fn constant(to: &str) -> Result<(), Error> {
 async fn reserved_word(fingerprint: &str, amount: u64) -> Result<u64, Error> {
     let _ = fingerprint;
     Ok(amount)
+}
+
+#[idempotent(key = fingerprint, ttl = "1h")]
+async fn without_arguments() -> Result<(), Error> {
+    Ok(())
+}
+
+#[idempotent(key = fingerprint, ttl = "1h", store = idem)]
+async fn without_request(idem: &Idem) -> Result<(), Error> {
+    Ok(())
 }
 
 impl Mail {

@@ -135,11 +135,6 @@ async fn one_key_for_each_tenant(tenant: &str) -> Result<(), Error> {
     Ok(())
 }
 
-#[idempotent(key = fingerprint, ttl = "20h")]
-async fn without_arguments() -> Result<(), Error> {
-    Ok(())
-}
-
 struct Report {
     id: u64,
 }
@@ -230,7 +225,6 @@ fn given(idem: &Idem, key: &Key, settings: Settings, bank: Bank) {
     is_send(reserved_word_as_borrowed_argument(3));
     is_send(one_key_for_all(false));
     is_send(one_key_for_each_tenant("tenant"));
-    is_send(without_arguments());
     is_send(Report { id: 3 }.send());
     is_send(key_of_the_task(3));
     is_send(all_errors(String::new()));

@@ -325,6 +325,12 @@ fn check_derived_key(
              key for all calls: write, for instance, `fingerprint = self.id`, or `key = constant(...)` for one key \
              for all",
         );
+    } else if !options.was_tried("fingerprint") {
+        errors.at(
+            word,
+            "this function has no request to fingerprint, so `key = fingerprint` would be one key for all calls: take \
+             what identifies the call as an argument, or write `key = constant(...)` for one key for all",
+        );
     }
 }
 
@@ -366,6 +372,7 @@ fn is_nothing(expr: &Expr, inputs: &Inputs) -> bool {
             .get_ident()
             .is_some_and(|word| WORDS.iter().any(|known| word == known) && !inputs.contains(word)),
         Expr::Lit(literal) => matches!(literal.lit, Lit::Bool(_)),
+        Expr::Tuple(tuple) => tuple.elems.is_empty(),
         _ => false,
     }
 }
