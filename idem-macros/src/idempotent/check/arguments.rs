@@ -1,6 +1,6 @@
 //! Checks the arguments that are fingerprinted.
 
-use syn::{Pat, PatType, Signature, Type};
+use syn::{Pat, PatType, Signature, Type, TypeParamBound};
 
 use crate::errors::Errors;
 use crate::floats::{NO_CANONICAL_FLOAT, floats};
@@ -74,6 +74,11 @@ fn check_argument(typed: &PatType, name: &str, errors: &mut Errors) {
                 written(&typed.pat)
             ),
         );
+    } else if is_function(&typed.ty) {
+        errors.at(
+            &typed.ty,
+            format!("a function is no part of a request; leave it out with `skip({name})`"),
+        );
     } else if floats(&typed.ty).is_some() {
         errors.at(
             &typed.ty,
@@ -83,6 +88,31 @@ fn check_argument(typed: &PatType, name: &str, errors: &mut Errors) {
             ),
         );
     }
+}
+
+/// Returns whether a type is a closure or a function pointer.
+fn is_function(ty: &Type) -> bool {
+    let bounds = match ty {
+        Type::FnPtr(_) => return true,
+        Type::Reference(reference) => return is_function(&reference.elem),
+        Type::ImplTrait(hidden) => &hidden.bounds,
+        Type::TraitObject(object) => &object.bounds,
+        _ => return false,
+    };
+    bounds.iter().any(|bound| match bound {
+        TypeParamBound::Trait(bound) => bound.path.segments.last().is_some_and(|last| {
+            let names = [
+                "Fn",
+                "FnMut",
+                "FnOnce",
+                "AsyncFn",
+                "AsyncFnMut",
+                "AsyncFnOnce",
+            ];
+            names.iter().any(|name| last.ident == name)
+        }),
+        _ => false,
+    })
 }
 
 /// Returns whether a type is a connection or a transaction of sqlx.

@@ -351,6 +351,11 @@ pub(super) fn check_quoted(options: &mut Options, inputs: &Inputs, errors: &mut 
                 "`{option}` would be this text in every call: write `{option} = {}` without quotes",
                 written(&quoted)
             )
+        } else if let Expr::Closure(closure) = bare(value) {
+            format!(
+                "`{option}` takes a value instead of a closure; write `{option} = {}`",
+                written(&closure.body)
+            )
         } else if option == "fingerprint" && is_nothing(value, inputs) {
             "to leave all arguments out of the fingerprint, write `skip_all` instead".to_owned()
         } else {
