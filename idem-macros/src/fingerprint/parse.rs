@@ -339,16 +339,22 @@ fn misplaced(word: &str, place: Place) -> String {
     }
 }
 
-/// Options of serde that have no counterpart, each with what to do instead.
+/// Options of serde and other words that have no counterpart, each with what to do instead.
 const SERDE: &[(&str, &str)] = &[
+    ("exclude", "to leave the field out, write `skip`"),
     (
         "flatten",
         "a field is one entry of the form; if its place may change, write it with `with = function`",
     ),
+    ("ignore", "to leave the field out, write `skip`"),
     (
         "rename_all",
         "the names of the form need not be those of the JSON; to choose one, write `rename = \"...\"` at the field or \
          variant",
+    ),
+    (
+        "skip_serializing_if",
+        "to leave the field out while it has its default value, write `default`; `None` is left out by itself",
     ),
     (
         "tag",

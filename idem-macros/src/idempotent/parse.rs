@@ -78,6 +78,8 @@ impl Options {
             self.unparsed
                 .extend(instead.split(' ').next().map(str::to_owned));
             format!("unknown option `{option}`: write `{instead}`")
+        } else if let Some((_, advice)) = NO_OPTION.iter().find(|(it, _)| *it == name) {
+            format!("there is no option `{option}`: {advice}")
         } else if let Some(meant) = suggest(&name, NAMES) {
             // The option that was meant is not reported as missing.
             self.unparsed.push(meant.to_owned());
@@ -92,7 +94,10 @@ impl Options {
 
 /// Words for options that have another name here, each with what to write instead.
 const OTHER_WORDS: &[(&str, &str)] = &[
+    ("background", "detached"),
+    ("connection", "tx = tx"),
     ("db", "store = ..."),
+    ("error", "replay_err = ..."),
     ("exclude", "skip(...)"),
     ("expires", "ttl = \"24h\""),
     ("expiry", "ttl = \"24h\""),
@@ -103,12 +108,38 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("operation", "name = \"charges.create\""),
     ("reconcile", "on_crash = reconcile(...)"),
     ("refuse", "on_crash = refuse"),
+    ("replay", "replay_err = ..."),
     ("rerun", "on_crash = rerun"),
     ("retention", "ttl = \"24h\""),
+    ("spawn", "detached"),
     ("tenant", "scope = ..."),
     ("transaction", "tx = tx"),
     ("user", "scope = ..."),
 ];
+
+/// Words that no single option stands for, each with advice.
+const NO_OPTION: &[(&str, &str)] = &[
+    (
+        "cache",
+        "wrap the store in `Cached` where the handle is made",
+    ),
+    (
+        "codec",
+        "the codec of results is set where the handle is made, with `Idem::builder`",
+    ),
+    ("max_attempts", NO_RETRIES),
+    ("retries", NO_RETRIES),
+    ("retry", NO_RETRIES),
+    (
+        "timeout",
+        "`wait = \"5s\"` is how long a duplicate waits for the running call, `lease = \"30s\"` how long a claim is valid \
+         without renewal, and `deadline = ...` the time after which a call does not begin; to limit the body, call \
+         `tokio::time::timeout` in it",
+    ),
+];
+
+const NO_RETRIES: &str = "a call runs the body once, and the caller retries it with the same key; after a crash, \
+                          `recover_with = ...` and a `Recovery` retry it without a caller";
 
 /// Expression about an argument in the place of an option, such as `order.id`.
 fn unnamed_key(input: ParseStream) -> Option<Expr> {

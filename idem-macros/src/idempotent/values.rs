@@ -246,9 +246,10 @@ pub(super) fn key(option: &Ident, input: ParseStream) -> Result<Key> {
 /// Parses the arguments of `skip(...)`.
 pub(super) fn skip(option: &Ident, input: ParseStream) -> Result<Vec<Skip>> {
     if !input.peek(token::Paren) {
+        let names = skipped_after_equals(input).unwrap_or_else(|| "a, b".to_owned());
         return Err(Error::new(
             option.span(),
-            "`skip` takes the arguments to leave out in parentheses: `skip(a, b)`",
+            format!("`skip` takes the arguments to leave out in parentheses: `skip({names})`"),
         ));
     }
     let content = in_parentheses(input)?;
@@ -261,6 +262,26 @@ pub(super) fn skip(option: &Ident, input: ParseStream) -> Result<Vec<Skip>> {
         ));
     }
     Ok(skip.into_iter().collect())
+}
+
+/// The names in `skip = a` and `skip = [a, b]`.
+fn skipped_after_equals(input: ParseStream) -> Option<String> {
+    let ahead = input.fork();
+    ahead.parse::<Token![=]>().ok()?;
+    let names = match ahead.parse().ok()? {
+        Expr::Array(array) => array.elems,
+        Expr::Tuple(tuple) => tuple.elems,
+        name => Punctuated::from_iter([name]),
+    };
+    let names: Option<Vec<_>> = names.iter().map(bare_word).collect();
+    let names = names.filter(|names| !names.is_empty())?;
+    Some(
+        names
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+    )
 }
 
 fn skipped(input: ParseStream) -> Result<Skip> {

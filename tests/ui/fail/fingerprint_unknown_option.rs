@@ -9,6 +9,10 @@ struct Charge {
     trace: String,
     #[fingerprint(flatten)]
     details: String,
+    #[fingerprint(ignore)]
+    span: String,
+    #[fingerprint(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 #[derive(Fingerprint)]

@@ -14,4 +14,10 @@ async fn stranger(key: &str, amount: u64) -> Result<u64, Error> {
     Ok(amount)
 }
 
+#[idempotent(key = key, ttl = "24h", timeout = "5s", retries = 3, tenant = key, background)]
+async fn other_words(key: &str, amount: u64) -> Result<u64, Error> {
+    let _ = key;
+    Ok(amount)
+}
+
 fn main() {}
