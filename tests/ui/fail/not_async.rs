@@ -13,4 +13,19 @@ fn future(key: &str) -> impl Future<Output = Result<usize, Error>> {
     async move { Ok(key.len()) }
 }
 
+struct Runtime;
+
+impl Runtime {
+    fn block_on<T>(&self, _: impl Future<Output = T>) -> T {
+        loop {}
+    }
+}
+
+// `#[tokio::test]` and `#[tokio::main]` above the attribute expand to this.
+#[idempotent(key = constant("q"), ttl = "24h")]
+fn blocks() -> Result<u64, Error> {
+    let body = async { Ok(1) };
+    Runtime.block_on(body)
+}
+
 fn main() {}

@@ -1,11 +1,12 @@
 //! Checks the signature of the function.
 
+use proc_macro2::{Ident, Span, TokenStream};
 use syn::visit::Visit;
 use syn::{GenericArgument, PathArguments, PathSegment, ReturnType, Safety, Type, TypeParamBound};
 
 use crate::errors::Errors;
 use crate::idempotent::function::{self, AsyncTrait, Function};
-use crate::idempotent::tokens::{first_impl_trait, result_arguments, written};
+use crate::idempotent::tokens::{first_impl_trait, mentions, result_arguments, written};
 
 /// Advice for the error type of a function.
 const ERROR_TYPE: &str = "an `E` that is `From<idem_runtime::Error>`";
@@ -44,11 +45,20 @@ pub(super) fn check_function(
         return;
     }
     let may_be_async = sig.constness.is_none() && sig.abi.is_none();
-    if may_be_async && sig.asyncness.is_none() && async_trait.is_none() {
+    if may_be_async && sig.asyncness.is_none() && contains(function.body.stream(), "block_on") {
+        // An attribute such as `#[tokio::test]` above this one has expanded already, and taken the `async` away.
+        errors.at(
+            sig.fn_token,
+            "an idempotent function must be async, but this one blocks on a runtime of its own, as a function below \
+             `#[tokio::test]` or `#[tokio::main]` does: move the work to a separate `async fn`, make that one \
+             idempotent, and call it here",
+        );
+    } else if may_be_async && sig.asyncness.is_none() && async_trait.is_none() {
         let hint = match (future_output(&sig.output), function::is_boxed_future(sig)) {
             (Some(output), _) => format!("`async fn {}(...) -> {}`", sig.ident, written(output)),
             (None, true) => format!(
-                "`async fn {}`, and box the future where it is called",
+                "`async fn {}`, and box the future where it is called; if another attribute boxes it, write \
+                 `#[idempotent]` above that attribute",
                 sig.ident
             ),
             (None, false) => format!("`async fn {}`", sig.ident),
@@ -58,6 +68,11 @@ pub(super) fn check_function(
             format!("an idempotent function must be async, because it calls a store: write {hint}"),
         );
     }
+}
+
+/// Returns whether the tokens contain this word.
+fn contains(tokens: TokenStream, word: &str) -> bool {
+    mentions(tokens, &Ident::new(word, Span::call_site()))
 }
 
 /// Returns the return type of the function, if it is allowed.
