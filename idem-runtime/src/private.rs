@@ -24,7 +24,7 @@ pub use crate::record::OnCrash;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use crate::engine::{Idem, transaction, typed};
-use crate::key::{ToKey, ToScope};
+use crate::key::{KeyPart, ToKey, ToScope};
 use crate::store::{Connects, Store, TransactionalStore};
 
 /// Placeholder for a parameter that is configured out, which leaves it out of the fingerprint.
@@ -177,6 +177,12 @@ pub fn usable_as_duration<D: IsDuration>(duration: D) -> Duration {
 #[inline]
 pub const fn usable_as_key<K: ToKey + ?Sized>(key: &K) -> &K {
     key
+}
+
+/// Checks that the value is a part of a key. Its bytes are a part in any case, so the compiler reports only the value.
+#[inline]
+pub fn usable_as_key_part<P: KeyPart + ?Sized>(part: &P) -> Cow<'_, [u8]> {
+    part.to_bytes()
 }
 
 /// Checks that the value is a scope.

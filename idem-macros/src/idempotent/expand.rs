@@ -8,7 +8,9 @@ use quote::{ToTokens, format_ident, quote, quote_spanned};
 
 use super::model::{AfterCrash, Idempotent, Question, Transaction};
 use super::params::PatternBinding;
-use super::tokens::{self, Extent, is_called_result, local, mentions, shown_at};
+use super::tokens::{
+    Extent, call_at, checked, is_called_result, local, mentions, private, shown_at,
+};
 use crate::manifest::named_runtime;
 
 /// Function of the runtime that generated code calls, generic over the return type.
@@ -123,7 +125,7 @@ impl Idempotent {
             None => "engine_of_handle",
             Some(_) => "transactions_of_handle",
         };
-        self.checked(function, store)
+        checked(function, store)
     }
 
     /// Statement that claims the record, or returns.
@@ -152,7 +154,7 @@ impl Idempotent {
     fn claim_or_ask(&self, arguments: &TokenStream, question: &Question) -> TokenStream {
         let p = &private(Span::call_site());
         let by_value = question.by_value.iter().map(|argument| {
-            let reused = self.checked(
+            let reused = checked(
                 "usable_again",
                 &quote_spanned!(argument.span()=> &#argument),
             );
@@ -200,7 +202,7 @@ impl Idempotent {
         }
         let ret = self.shown_ret();
         let function = quote_spanned!(first=> question::<#ret, _>);
-        let question = self.call_at(Extent::at(first), &function, question);
+        let question = call_at(Extent::at(first), &function, question);
         quote_spanned!(first=> #question.await)
     }
 
@@ -409,7 +411,7 @@ impl Idempotent {
         let ret = self.shown_ret();
         let inferred = std::iter::repeat_n(quote_spanned!(at=> , _), stage.inferred);
         let path = quote_spanned!(at=> #function::<#ret #(#inferred)*>);
-        self.call_at(Extent::at(at), &path, arguments)
+        call_at(Extent::at(at), &path, arguments)
     }
 
     /// Call of an async stage.
@@ -448,24 +450,4 @@ impl Idempotent {
             Extent::of(&self.ret).first
         }
     }
-
-    /// Call of a function of the runtime that covers exactly this extent. The compiler reports each error about a type
-    /// once for each place.
-    fn call_at(&self, at: Extent, function: &TokenStream, arguments: &TokenStream) -> TokenStream {
-        let p = private(at.first);
-        let path = quote_spanned!(at.first=> #p::#function);
-        tokens::call(at, path, arguments.clone())
-    }
-
-    /// Expression of the user that a function of the runtime checks. The compiler reports a wrong type there.
-    fn checked(&self, function: &str, expr: &TokenStream) -> TokenStream {
-        let at = Extent::of(expr);
-        let function = Ident::new(function, at.last);
-        self.call_at(at, &function.to_token_stream(), expr)
-    }
-}
-
-/// Name of the runtime's `__private` in the function, with this span. Items have no hygiene, so it resolves with any.
-fn private(span: Span) -> Ident {
-    Ident::new("__idem_private", span)
 }

@@ -11,7 +11,7 @@ use super::function::{AsyncTrait, Function};
 use super::options::{Given, Options};
 use super::params::{Param, Params, PatternBinding};
 use super::question::passed_by_value;
-use super::tokens::{Extent, bare, local, rename_self};
+use super::tokens::{Extent, bare, checked, local, rename_self};
 use super::values::{ErrorPattern, Key, OnCrash};
 
 /// A function, and everything that makes it idempotent.
@@ -119,7 +119,7 @@ impl Idempotent {
             ret: checked.ret,
             name: options.name.map(|name| OperationName::new(&name.value)),
             key: match options.key.map(|key| key.value) {
-                Some(Key::Expr(expr) | Key::Constant(expr)) => Some(exprs.borrowed(expr)),
+                Some(Key::Expr(expr) | Key::Constant(expr)) => Some(exprs.key(expr)),
                 Some(Key::Fingerprint(_)) => None,
                 // The checks have reported it.
                 None => Some(quote!("")),
@@ -226,6 +226,21 @@ fn borrow_parts(expr: &mut Expr) {
     }
 }
 
+/// Checks each part of a tuple, so that the compiler reports a wrong part instead of the whole tuple.
+fn check_key_parts(key: &mut Expr) {
+    match key {
+        Expr::Paren(paren) => check_key_parts(&mut paren.expr),
+        Expr::Tuple(tuple) => {
+            for part in &mut tuple.elems {
+                let borrowed = reference(std::mem::replace(part, Expr::PLACEHOLDER));
+                let checked = checked("usable_as_key_part", &borrowed.to_token_stream());
+                *part = Expr::Verbatim(checked);
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Turns expressions of the options into tokens.
 struct Exprs {
     /// Name of `self` in the body, which `#[async_trait]` has changed there but not in the options.
@@ -244,6 +259,12 @@ impl Exprs {
     /// `&expr`, with `expr` in parentheses where it needs them.
     fn borrowed(&self, expr: Expr) -> TokenStream {
         self.moved(reference(expr))
+    }
+
+    /// Borrow of a key, with checks of its parts.
+    fn key(&self, mut expr: Expr) -> TokenStream {
+        check_key_parts(&mut expr);
+        self.borrowed(expr)
     }
 
     fn option(&self, given: Option<Given<Expr>>) -> Option<TokenStream> {

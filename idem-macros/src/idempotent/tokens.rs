@@ -1,7 +1,7 @@
 //! Helpers that inspect and change tokens.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
-use quote::ToTokens;
+use quote::{ToTokens, quote_spanned};
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
 use syn::{Expr, GenericArgument, Pat, PathArguments, PathSegment, Type};
@@ -100,11 +100,31 @@ pub(super) fn written(tokens: &impl ToTokens) -> String {
 }
 
 /// Call of a path. It covers the extent if the path begins where the extent does.
-pub(super) fn call(at: Extent, mut path: TokenStream, arguments: TokenStream) -> TokenStream {
+fn call(at: Extent, mut path: TokenStream, arguments: TokenStream) -> TokenStream {
     let mut arguments = Group::new(Delimiter::Parenthesis, arguments);
     arguments.set_span(at.last);
     path.extend([TokenTree::from(arguments)]);
     path
+}
+
+/// Name of the runtime's `__private` in the function, with this span. Items have no hygiene, so it resolves with any.
+pub(super) fn private(span: Span) -> Ident {
+    Ident::new("__idem_private", span)
+}
+
+/// Call of a function of the runtime that covers exactly this extent. The compiler reports each error about a type once
+/// for each place.
+pub(super) fn call_at(at: Extent, function: &TokenStream, arguments: &TokenStream) -> TokenStream {
+    let p = private(at.first);
+    let path = quote_spanned!(at.first=> #p::#function);
+    call(at, path, arguments.clone())
+}
+
+/// Expression of the user that a function of the runtime checks. The compiler reports a wrong type there.
+pub(super) fn checked(function: &str, expr: &TokenStream) -> TokenStream {
+    let at = Extent::of(expr);
+    let function = Ident::new(function, at.last);
+    call_at(at, &function.to_token_stream(), expr)
 }
 
 /// Expression without parentheses, and without the invisible ones that `macro_rules!` puts around an expression.

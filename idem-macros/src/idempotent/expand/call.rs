@@ -5,12 +5,13 @@ use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::{Attribute, Meta, Type};
 
-use super::private;
 use crate::canonical::{Entry, encode_map};
 use crate::idempotent::duration::Duration;
 use crate::idempotent::model::{AfterCrash, Idempotent, OperationName, Request};
 use crate::idempotent::params::Param;
-use crate::idempotent::tokens::{Extent, calls, local, result_arguments};
+use crate::idempotent::tokens::{
+    Extent, call_at, calls, checked, local, private, result_arguments,
+};
 
 impl Idempotent {
     /// Expression for the call, with all settings.
@@ -28,7 +29,7 @@ impl Idempotent {
         let settings = self.settings();
         let call = match &self.key {
             Some(key) => {
-                let key = self.checked("usable_as_key", key);
+                let key = checked("usable_as_key", key);
                 let new = match self.member_digests {
                     false => quote!(#p::Call::new),
                     true => quote!(#p::call_with_members),
@@ -65,7 +66,7 @@ impl Idempotent {
         };
         let at = Extent::of(constant);
         let name = quote_spanned!(at.last=> operation_name::<#returns::Ok, #stored, _>);
-        self.call_at(at, &name, &quote_spanned!(at.last=> const { #constant }))
+        call_at(at, &name, &quote_spanned!(at.last=> const { #constant }))
     }
 
     /// Statements that compile only if the module has an item with the name of the function.
@@ -90,7 +91,7 @@ impl Idempotent {
     fn settings(&self) -> TokenStream {
         let p = &private(Span::call_site());
         let scope = self.scope.as_ref().map(|scope| {
-            let scope = self.checked("usable_as_scope", scope);
+            let scope = checked("usable_as_scope", scope);
             quote!(.scope(#scope))
         });
         let lease = self.lease.as_ref().map(|lease| self.duration(lease));
@@ -108,7 +109,7 @@ impl Idempotent {
             .run_on_store_error
             .then(|| quote!(.run_on_store_error()));
         let recover_with = self.recover_with.as_ref().map(|input| {
-            let input = self.checked("usable_as_recovery_input", input);
+            let input = checked("usable_as_recovery_input", input);
             quote!(.recover_with(#input))
         });
         let issued = self.issued.then(|| quote!(.issued()));
@@ -131,7 +132,7 @@ impl Idempotent {
             Duration::Millis(millis) => {
                 millis.expand(&private(Span::call_site()).to_token_stream())
             }
-            Duration::Expr(expr) => self.checked("usable_as_duration", expr),
+            Duration::Expr(expr) => checked("usable_as_duration", expr),
         }
     }
 
@@ -139,7 +140,7 @@ impl Idempotent {
     fn request(&self) -> TokenStream {
         let p = &private(Span::call_site());
         let params = match &self.request {
-            Request::Expr(expr) => return self.checked("usable_as_request", expr),
+            Request::Expr(expr) => return checked("usable_as_request", expr),
             Request::Params(params) => params,
         };
         let encoder = local("encoder");
@@ -194,7 +195,7 @@ impl Idempotent {
             referent = &reference.elem;
         }
         let checked = quote_spanned!(at.last=> usable_as_request);
-        self.call_at(at, &checked, &quote!(#borrow #shown))
+        call_at(at, &checked, &quote!(#borrow #shown))
     }
 
     /// Codecs for the result. The compiler reports a missing bound at the user's type, and nowhere else.
@@ -217,7 +218,7 @@ impl Idempotent {
         let open = quote_spanned!(at.first=> <);
         let close = quote_spanned!(at.last=> >::#side);
         let function = quote_spanned!(at.first=> #function::<#open #ret as #p::Returns #close>);
-        self.call_at(at, &function, &TokenStream::new())
+        call_at(at, &function, &TokenStream::new())
     }
 }
 
