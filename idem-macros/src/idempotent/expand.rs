@@ -258,10 +258,7 @@ impl Idempotent {
     fn body(&self) -> TokenStream {
         let ret = &self.ret;
         let never = local("never");
-        let bindings = self
-            .owned
-            .iter()
-            .map(|PatternBinding { cfg, pat, ident }| quote!(#(#cfg)* let #pat = #ident;));
+        let bindings = self.owned.iter().map(PatternBinding::owned);
         let body = match &self.async_trait {
             Some(async_trait) => async_trait.body.clone(),
             None => self.function.visible_body(),
@@ -384,16 +381,7 @@ impl Idempotent {
 
     /// Statements that bind the names of patterns to borrows, for expressions of the options.
     fn borrows(&self) -> TokenStream {
-        let borrows = self
-            .borrowed
-            .iter()
-            .map(|PatternBinding { cfg, pat, ident }| {
-                quote! {
-                    #(#cfg)*
-                    #[allow(unused_variables, clippy::pattern_type_mismatch)]
-                    let #pat = &#ident;
-                }
-            });
+        let borrows = self.borrowed.iter().map(PatternBinding::borrowed);
         quote!(#(#borrows)*)
     }
 
@@ -449,5 +437,30 @@ impl Idempotent {
         } else {
             Extent::of(&self.ret).first
         }
+    }
+}
+
+impl PatternBinding {
+    /// Statement that binds the names to borrows.
+    fn borrowed(&self) -> TokenStream {
+        let Self {
+            cfg, pat, ident, ..
+        } = self;
+        quote! {
+            #(#cfg)*
+            #[allow(unused_variables, clippy::pattern_type_mismatch)]
+            let #pat = &#ident;
+        }
+    }
+
+    /// Statement that binds the names for the body.
+    fn owned(&self) -> TokenStream {
+        let Self {
+            cfg, pat, ident, ..
+        } = self;
+        let allow = self
+            .used_by_options
+            .then(|| quote!(#[allow(unused_variables)]));
+        quote!(#(#cfg)* #allow let #pat = #ident;)
     }
 }

@@ -92,16 +92,7 @@ impl Function {
 
     /// Body without a warning that its braces are superfluous, as they are around an expression on one line.
     pub(super) fn visible_body(&self) -> TokenStream {
-        let mut body = self.body.clone();
-        let is_one_expression = !body
-            .stream()
-            .into_iter()
-            .any(|token| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ';'));
-        if is_one_expression {
-            // The compiler shows the braces where they are, and the lint takes them for generated.
-            body.set_span(Span::call_site().located_at(body.span()));
-        }
-        body.to_token_stream()
+        visible_body(self.body.clone())
     }
 
     /// Returns whether the function is `main`.
@@ -159,7 +150,7 @@ impl Function {
                 let Expr::Block(body) = &*local.init.as_ref()?.expr else {
                     return None;
                 };
-                (prelude, body.block.to_token_stream())
+                (prelude, visible_block(&body.block))
             }
             _ => return None,
         };
@@ -385,6 +376,27 @@ fn braced(like: &Group, tokens: TokenStream) -> Group {
 
 fn inner_attributes(input: ParseStream) -> syn::Result<(Vec<Attribute>, TokenStream)> {
     Ok((input.call(Attribute::parse_inner)?, input.parse()?))
+}
+
+/// Body without the lint about its braces.
+fn visible_body(mut body: Group) -> TokenStream {
+    let is_one_expression = !body
+        .stream()
+        .into_iter()
+        .any(|token| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ';'));
+    if is_one_expression {
+        // The compiler shows the braces where they are, and the lint takes them for generated.
+        body.set_span(Span::call_site().located_at(body.span()));
+    }
+    body.to_token_stream()
+}
+
+/// Block without the lint about its braces.
+fn visible_block(block: &Block) -> TokenStream {
+    match block.to_token_stream().into_iter().next() {
+        Some(TokenTree::Group(body)) => visible_body(body),
+        _ => block.to_token_stream(),
+    }
 }
 
 /// Error for an item that is not a function with a body.

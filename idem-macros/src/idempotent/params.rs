@@ -134,11 +134,12 @@ pub(super) struct Param {
 }
 
 impl Param {
-    fn binding(&self, pat: Pat) -> PatternBinding {
+    fn binding(&self, pat: Pat, used_by_options: bool) -> PatternBinding {
         PatternBinding {
             cfg: self.cfg.clone(),
             pat,
             ident: self.ident.clone(),
+            used_by_options,
         }
     }
 }
@@ -148,6 +149,8 @@ pub(super) struct PatternBinding {
     pub(super) cfg: Vec<Attribute>,
     pub(super) pat: Pat,
     pub(super) ident: Ident,
+    /// Options use names of the pattern, so the body need not use them.
+    pub(super) used_by_options: bool,
 }
 
 /// Arguments, sorted by their use.
@@ -188,9 +191,11 @@ impl Params {
                 let borrowed = pat.as_ref().map(borrowing);
                 params
                     .borrowed
-                    .extend(borrowed.map(|pat| param.binding(pat)));
+                    .extend(borrowed.map(|pat| param.binding(pat, true)));
             }
-            params.owned.extend(pat.map(|pat| param.binding(pat)));
+            params
+                .owned
+                .extend(pat.map(|pat| param.binding(pat, looked_into)));
             if fingerprinted {
                 params.fingerprinted.push(param);
             }

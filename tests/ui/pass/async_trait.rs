@@ -8,6 +8,18 @@ use async_trait::async_trait;
 use idem_runtime::{Attempt, Error, Fingerprint, Idem, Key, Reconciled, idempotent};
 
 #[async_trait]
+trait OnOneLine {
+    async fn charge(&self, key: &str) -> Result<u64, Error>;
+}
+
+#[async_trait]
+impl OnOneLine for u64 {
+    #[idempotent(key = key, ttl = "24h", name = "one.line")]
+    #[rustfmt::skip]
+    async fn charge(&self, key: &str) -> Result<u64, Error> { Ok(*self) }
+}
+
+#[async_trait]
 trait Charges: Sync + Send {
     async fn create(&self, tenant: &str, key: &Key, amount: u64) -> Result<u64, Error>;
     async fn push(&mut self, key: String, amount: u64) -> Result<usize, Error>;
@@ -147,6 +159,7 @@ fn given(service: &mut Service, boxed: Box<Service>, shared: Arc<Service>) {
     drop(service.create("tenant", &key, 3));
     drop(service.push(String::new(), 3));
     drop(boxed.finish("key"));
+    drop(3.charge("key"));
     drop(shared.shared("key"));
     drop(Service::associated("key"));
     drop(service.patterns(Default::default(), 0, [0, 0], &(0, 0), 0));

@@ -131,6 +131,12 @@ async fn replaced_pattern((id, mut rest): (u64, Vec<std::cell::Cell<u8>>)) -> Re
     Ok(id)
 }
 
+// Only the options use the names.
+#[idempotent(key = (a, b.x), ttl = "24h", scope = format!("{c}"))]
+async fn pattern_of_the_options((a, b): (u64, Point), [c, ..]: [u64; 2]) -> Result<u64, Error> {
+    Ok(7)
+}
+
 #[idempotent(key = r#type, ttl = "24h", skip(r#match))]
 async fn raw_identifiers(r#type: &str, r#match: f64, r#fn: u64) -> Result<String, Error> {
     Ok(format!("{}{}{}", r#type, r#match, r#fn))
@@ -270,6 +276,7 @@ fn main() {
     ));
     drop(skipped_pattern(("key", vec![])));
     drop(replaced_pattern((3, vec![])));
+    drop(pattern_of_the_options((3, Point::default()), [0; 2]));
     is_send(raw_identifiers("key", 0.0, 3));
     is_send(r#async("key"));
     is_send(unused_arguments("key", 3));

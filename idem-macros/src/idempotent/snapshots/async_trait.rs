@@ -104,6 +104,7 @@ where
                             let __idem_never: Result<u64, Error> = loop {};
                             return __idem_never;
                         }
+                        #[allow(unused_variables)]
                         let [first, ..] = __arg2;
                         {
                             amount += first;

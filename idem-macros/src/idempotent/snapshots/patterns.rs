@@ -99,6 +99,7 @@ where
                     let __idem_never: Result<u64, Error> = loop {};
                     return __idem_never;
                 }
+                #[allow(unused_variables)]
                 let (mut id, _) = __idem_arg0;
                 let Point { x, ref y } = __idem_arg1;
                 {
