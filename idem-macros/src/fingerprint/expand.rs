@@ -83,10 +83,14 @@ fn header(model: &Model<'_>, bounds: &[WherePredicate]) -> TokenStream {
             .predicates
             .extend(bounds.iter().cloned());
     }
+    // Of a generic type, the compiler reports the type argument that lacks an implementation.
+    let hidden = bounds
+        .is_empty()
+        .then(|| quote!(#[diagnostic::do_not_recommend]));
     let (implemented, types, condition) = generics.split_for_impl();
     quote! {
         #[automatically_derived]
-        #[diagnostic::do_not_recommend]
+        #hidden
         #[allow(deprecated)]
         impl #implemented #private::Fingerprint for #ident #types #condition
     }
