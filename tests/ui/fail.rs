@@ -1,4 +1,4 @@
-//! Compiler messages for code that the macros refuse.
+//! Compiler messages for code that the macros or the compiler refuse.
 //!
 //! trybuild runs one `cargo check` for all cases of `fail`. A case of `pass` must be linked. If trybuild ran such a
 //! case, it would compile every dependency again, so each case of `pass` is a separate test target in the manifest.
@@ -36,6 +36,28 @@ fn each_misuse_has_its_message() {
     }
     let cases = trybuild::TestCases::new();
     cases.compile_fail("fail/*.rs");
+}
+
+/// The questions and answers quote the compiler where a user searches for its words. Another compiler may have others.
+#[test]
+fn the_book_quotes_the_compiler() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut messages = String::new();
+    for case in fs::read_dir(package.join("fail")).expect("the folder of the cases is readable") {
+        let path = case.expect("the entry is readable").path();
+        if path.extension().is_some_and(|it| it == "stderr") {
+            messages += &fs::read_to_string(path).expect("the messages are readable");
+        }
+    }
+    let page = package.join("../../docs/book/src/faq.md");
+    let page = fs::read_to_string(page).expect("the page is readable");
+    let questions = page.lines().filter(|line| line.starts_with("**\""));
+    let quoted = questions.flat_map(|line| line.split('"').skip(1).step_by(2));
+    let quoted: Vec<_> = quoted.collect();
+    assert!(quoted.len() > 7, "{quoted:?}");
+    for words in quoted {
+        assert!(messages.contains(words), "no case has these words: {words}");
+    }
 }
 
 #[test]
