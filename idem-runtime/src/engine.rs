@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | [`idem`], [`builder`], [`install`] | the handle on a store |
 //! | [`shared`] | state of all clones of a handle: [`singleflight`], [`give_back`] |
-//! | [`call`], [`issue`] | the inputs of a call, and keys that the service issues |
+//! | [`call`], [`issue`], [`named`] | the inputs of a call, keys that the service issues, and names of functions |
 //! | [`prepared`], [`progress`], [`step_state`] | a frozen call, and its state |
 //! | [`run`], [`run_options`] | entry points without the macro |
 //! | [`attempt`], [`steps`], [`provenance`] | functions for the body and its caller |
@@ -28,6 +28,7 @@ mod give_back;
 mod idem;
 mod install;
 mod issue;
+mod named;
 mod operation;
 mod prepared;
 mod progress;
@@ -54,6 +55,7 @@ pub use self::attempt::Attempt;
 pub use self::builder::IdemBuilder;
 pub use self::call::Call;
 pub use self::idem::Idem;
+pub use self::named::NamedFunction;
 pub use self::operation::{OperationName, TypedOperation};
 pub use self::provenance::{Provenance, ResultSource, with_provenance};
 pub use self::purger::{Purger, PurgerGuard};

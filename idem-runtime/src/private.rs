@@ -15,7 +15,7 @@ pub use crate::engine::typed::{
     CallError, EngineRef, Entered, ErrorCodec, Finality, ReconcileRequest, Reconciled, Returns,
     Running, ValueCodec, default_handle,
 };
-pub use crate::engine::{Attempt, Call, OperationName};
+pub use crate::engine::{Attempt, Call, NamedFunction, OperationName};
 pub use crate::error::{Error, InvalidCall};
 pub use crate::fingerprint::fields::{defaulted, float, with};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};

@@ -116,6 +116,57 @@ async fn a_record_that_becomes_interrupted_is_printed_once() {
     assert_warns_once(&printed, "a lapsed record");
 }
 
+/// An attribute was copied with its name.
+mod copied {
+    use idem_runtime::{Error, Idem, MemoryStore, idempotent};
+
+    pub(super) struct Charges;
+    pub(super) struct Refunds;
+
+    impl Charges {
+        #[idempotent(key = key, ttl = "1h", name = "test.copied", store = idem)]
+        pub(super) async fn create(idem: &Idem<MemoryStore>, key: &str) -> Result<u32, Error> {
+            Ok(1)
+        }
+    }
+
+    impl Refunds {
+        #[idempotent(key = key, ttl = "1h", name = "test.copied", store = idem)]
+        pub(super) async fn create(idem: &Idem<MemoryStore>, key: &str) -> Result<u32, Error> {
+            Ok(2)
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_functions_of_one_name_are_printed_once() {
+    use copied::{Charges, Refunds};
+
+    let (printed, _guard) = print();
+    let one = Idem::new(MemoryStore::new());
+    assert_eq!(Charges::create(&one, "secret").await.unwrap(), 1);
+    // Another handle may be on the store of another service.
+    let other = Idem::new(MemoryStore::new());
+    assert_eq!(Refunds::create(&other, "secret").await.unwrap(), 2);
+    assert_eq!(printed.take(), "");
+
+    let result_of_the_other = Refunds::create(&one, "secret").await;
+    assert_eq!(result_of_the_other.unwrap(), 1);
+    let text = printed.take();
+    assert_eq!(text.matches("WARN").count(), 1, "{text}");
+    assert!(text.contains("operation=\"test.copied\""), "{text}");
+    let path = concat!(module_path!(), "::copied::create");
+    assert_eq!(text.matches(path).count(), 2, "{text}");
+    assert!(!text.contains("secret"), "{text}");
+
+    for idem in [&one, &other, &one] {
+        Charges::create(idem, "another secret").await.unwrap();
+        Refunds::create(idem, "another secret").await.unwrap();
+    }
+    // Only the other handle had not served both.
+    assert_eq!(printed.take().matches("WARN").count(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_replay_is_an_event_at_debug() {
     let (printed, _guard) = print_from(Level::DEBUG);

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::issue::Issued;
+use super::named::NamedFunction;
 use super::prepared::Prepared;
 use super::progress::Progress;
 use super::step_state::Steps;
@@ -50,6 +51,8 @@ struct CallInputs {
     operation: Operation,
     /// Path of the function that makes the call.
     function: Option<&'static str>,
+    /// That function, if it has a `name`.
+    named_function: Option<&'static NamedFunction>,
     /// None: the key is derived from the request.
     key: Option<Key>,
     scope: Scope,
@@ -265,6 +268,18 @@ impl Call {
         })
     }
 
+    /// Sets the function with a `name` that makes the call, also for its span. The attribute macro sets it.
+    #[doc(hidden)]
+    #[must_use]
+    #[inline]
+    pub fn named_function(self, function: &'static NamedFunction) -> Self {
+        self.with(|inputs| {
+            inputs.function = Some(function.path());
+            inputs.named_function = Some(function);
+            Ok(())
+        })
+    }
+
     /// Stores digests of the members of the request, so that an operator can learn which members of another request with
     /// this key differ: `idem explain --request` names them, and
     /// [`compare_members`](crate::fingerprint::compare_members) does. Give it the request of the call.
@@ -312,6 +327,9 @@ impl Call {
     ) -> Result<Arc<Prepared>, Error> {
         let inputs = self.0?;
         inputs.check(&engine)?;
+        if let Some(function) = inputs.named_function {
+            engine.functions.notice(&inputs.operation, function);
+        }
         let by_fingerprint = inputs.key.is_none();
         let run_unprotected = inputs.may_run_unprotected(&engine.policy);
         let lease = inputs.lease(&engine.policy);
@@ -374,6 +392,7 @@ impl CallInputs {
         Self {
             operation,
             function: None,
+            named_function: None,
             key,
             scope: Scope::none(),
             digest,

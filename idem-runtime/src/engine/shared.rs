@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use super::admission::Admission;
 use super::detached_tasks::DetachedTasks;
 use super::give_back::GiveBack;
+use super::named::NamedFunctions;
 use super::replay_notes::ReplayNotes;
 use super::singleflight::SingleFlight;
 use crate::error::StoreError;
@@ -38,6 +39,7 @@ pub(super) struct Engine {
     /// Label by which operators recognise this process.
     pub(super) owner_label: OwnerLabel,
     pub(super) replay_notes: ReplayNotes,
+    pub(super) functions: NamedFunctions,
     pub(super) singleflight: SingleFlight,
     pub(super) admission: Arc<Admission>,
     /// Tasks that callers do not cancel.
@@ -60,6 +62,7 @@ impl Engine {
     ) -> Self {
         sink::describe();
         Self {
+            functions: NamedFunctions::default(),
             singleflight: SingleFlight::default(),
             admission: Arc::new(Admission::new(&policy, ANSWER_SOON)),
             detached: DetachedTasks::default(),

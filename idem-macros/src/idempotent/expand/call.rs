@@ -41,7 +41,11 @@ impl Idempotent {
             }
         };
         if self.name.is_some() {
-            return quote!(#call.function(#path));
+            // The path alone cannot tell two methods of one module apart.
+            return quote!(#call.named_function({
+                static __IDEM_FUNCTION: #p::NamedFunction = #p::NamedFunction::new(#path);
+                &__IDEM_FUNCTION
+            }));
         }
         let only_if_free = self.only_if_free();
         // No message shows this name. Its path tells the runtime whether the function is nested.

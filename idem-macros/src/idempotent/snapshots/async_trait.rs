@@ -65,9 +65,12 @@ where
                             __idem_private::Duration::from_secs(86400u64),
                         )
                         .scope(__idem_private::usable_as_scope(&format!("{first}")))
-                        .function(
-                            ::core::concat!(::core::module_path!(), "::", "charge"),
-                        ),
+                        .named_function({
+                            static __IDEM_FUNCTION: __idem_private::NamedFunction = __idem_private::NamedFunction::new(
+                                ::core::concat!(::core::module_path!(), "::", "charge"),
+                            );
+                            &__IDEM_FUNCTION
+                        }),
                 )
             };
             let mut __idem_running = match __idem_private::enter::<

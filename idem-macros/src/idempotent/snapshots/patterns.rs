@@ -62,7 +62,12 @@ where
                     }),
                     __idem_private::Duration::from_secs(86400u64),
                 )
-                .function(::core::concat!(::core::module_path!(), "::", "order")),
+                .named_function({
+                    static __IDEM_FUNCTION: __idem_private::NamedFunction = __idem_private::NamedFunction::new(
+                        ::core::concat!(::core::module_path!(), "::", "order"),
+                    );
+                    &__IDEM_FUNCTION
+                }),
         )
     };
     let mut __idem_running = match __idem_private::enter::<

@@ -28,7 +28,12 @@ async fn charge(&self, charge: Charge) -> AppResult<Receipt> {
             __idem_private::Duration::from_secs(604800u64),
         )
         .on_crash(__idem_private::OnCrash::Reconcile)
-        .function(::core::concat!(::core::module_path!(), "::", "charge"));
+        .named_function({
+            static __IDEM_FUNCTION: __idem_private::NamedFunction = __idem_private::NamedFunction::new(
+                ::core::concat!(::core::module_path!(), "::", "charge"),
+            );
+            &__IDEM_FUNCTION
+        });
     let mut __idem_entered = __idem_private::enter_reconciling::<
         AppResult<Receipt>,
     >(

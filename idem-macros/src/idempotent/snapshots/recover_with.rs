@@ -28,7 +28,12 @@ async fn checkout(&self, order: Order) -> Result<u64, CheckoutError> {
             __idem_private::Duration::from_secs(604800u64),
         )
         .recover_with(__idem_private::usable_as_recovery_input(&order))
-        .function(::core::concat!(::core::module_path!(), "::", "checkout"));
+        .named_function({
+            static __IDEM_FUNCTION: __idem_private::NamedFunction = __idem_private::NamedFunction::new(
+                ::core::concat!(::core::module_path!(), "::", "checkout"),
+            );
+            &__IDEM_FUNCTION
+        });
     let mut __idem_running = match __idem_private::enter::<
         Result<u64, CheckoutError>,
     >(

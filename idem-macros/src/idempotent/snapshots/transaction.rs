@@ -27,7 +27,12 @@ async fn place(&self, order: Order) -> Result<u64, OrderError> {
             }),
             __idem_private::Duration::from_secs(86400u64),
         )
-        .function(::core::concat!(::core::module_path!(), "::", "place"));
+        .named_function({
+            static __IDEM_FUNCTION: __idem_private::NamedFunction = __idem_private::NamedFunction::new(
+                ::core::concat!(::core::module_path!(), "::", "place"),
+            );
+            &__IDEM_FUNCTION
+        });
     let mut __idem_running = match __idem_private::enter_transaction::<
         Result<u64, OrderError>,
         _,
