@@ -1,7 +1,7 @@
-//! A store whose clock can be set.
+//! A store whose clock can be set, and whose backend deletes expired records itself if that is asked for.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -14,7 +14,8 @@ use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, Page, PageRequest, Purged,
     Resolution, Resolved,
 };
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 
 /// A store in memory. Its clock runs with that of tokio, and can be set apart from it. Clones share the records.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ struct Shelf {
     made: Instant,
     /// Time of the clock when the store was made, as if it had been set then.
     set_to: Timestamp,
+    /// Wakes the task that deletes expired records, if there is one.
+    changed: Option<Arc<Notify>>,
 }
 
 impl Shelf {
@@ -54,22 +57,74 @@ impl Shelf {
         let deleted = self.records.remove(id).map(|record| record.fencing_token);
         self.fencing_floor = self.fencing_floor.max(deleted);
     }
+
+    /// Deletes the expired records. Returns the time until the next one expires.
+    fn expire(&mut self) -> Option<Duration> {
+        let now = self.now();
+        let ids: Vec<_> = self.records.keys().copied().collect();
+        for id in ids {
+            if self.live(&id).is_none() {
+                self.delete(&id);
+            }
+        }
+        let ends = self.records.values().filter_map(Record::expires_at);
+        ends.min().map(|at| at.since(now))
+    }
+}
+
+/// Deletes expired records by the clock of the store, until the store is dropped.
+async fn expire_again_and_again(shelf: Weak<Mutex<Shelf>>, changed: Arc<Notify>) {
+    while let Some(shelf) = shelf.upgrade() {
+        let next = locked(&shelf).expire();
+        drop(shelf);
+        match next {
+            // The end of the pause and a change are both reasons to look again.
+            Some(pause) => drop(timeout(pause, changed.notified()).await),
+            None => changed.notified().await,
+        }
+    }
+}
+
+fn locked(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
+    shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ClockedStore {
     /// An empty store. Its clock shows the time of this machine.
     #[must_use]
     pub fn open() -> Self {
+        Self::with(None)
+    }
+
+    /// An empty store whose backend deletes expired records itself, by its clock, in a task of this runtime.
+    ///
+    /// # Panics
+    /// There is no runtime.
+    #[must_use]
+    pub fn open_expiring() -> Self {
+        let changed = Arc::new(Notify::new());
+        let store = Self::with(Some(Arc::clone(&changed)));
+        tokio::spawn(expire_again_and_again(Arc::downgrade(&store.0), changed));
+        store
+    }
+
+    fn with(changed: Option<Arc<Notify>>) -> Self {
         Self(Arc::new(Mutex::new(Shelf {
             records: BTreeMap::new(),
             fencing_floor: None,
             made: Instant::now(),
             set_to: SystemTime::now().into(),
+            changed,
         })))
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let shelf = locked(&self.0);
+        if let Some(changed) = &shelf.changed {
+            // The task waits for the lock, and sees what the holder of the lock changes.
+            changed.notify_one();
+        }
+        shelf
     }
 
     /// Sets the clock forward by this much.
@@ -179,6 +234,10 @@ impl Store for ClockedStore {
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
         Ok(self.shelf().now())
+    }
+
+    fn expires_by_itself(&self) -> bool {
+        self.shelf().changed.is_some()
     }
 
     async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {

@@ -30,6 +30,7 @@ use crate::backends::{
     self, ETCD, Keys, MARIADB, MYSQL, OTHER_POSTGRES, POSTGRES, PoolMode, REDIS, REDIS_CLUSTER,
 };
 use crate::cas::{self, Shelf, Shown};
+use crate::clocked::ClockedStore;
 use crate::proxy::Proxy;
 use crate::sql::{CONNECTED_WITHIN, Sql};
 
@@ -571,6 +572,13 @@ pub fn suites(files: &Files) -> Vec<Suite> {
             Ok(shelf(Shown::InSeconds(Box::default())))
         }),
         Suite::new("etcd", &[ETCD], async || cas::etcd()),
+        // Its backend deletes expired records itself.
+        Suite::new("expiring", &[], async || Ok(ClockedStore::open_expiring())).lacking(&[
+            Needs::Steps,
+            Needs::Attempts,
+            Needs::Audit,
+            Needs::Recovery,
+        ]),
     ]);
     // A database that speaks PostgreSQL, such as CockroachDB. No test starts one.
     if std::env::var_os(OTHER_POSTGRES).is_some() {
