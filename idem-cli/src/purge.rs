@@ -22,9 +22,15 @@ const BATCH: u32 = 1_000;
 
 pub(crate) async fn purge(connection: &Connection, purge: &Purge) -> anyhow::Result<End> {
     refuse_a_clock_that_is_ahead(&*connection.store).await?;
-    let change = "delete all records that have expired";
+    let expires_by_itself = connection.store.expires_by_itself();
+    let change = match expires_by_itself {
+        true => {
+            "mark the records whose owners are gone as interrupted (the store deletes expired records itself)"
+        }
+        false => "delete all records that have expired",
+    };
     if !purge.by.yes && !is_confirmed(change)? {
-        outln!("nothing was deleted");
+        outln!("nothing was changed");
         return Ok(End::Failed);
     }
     let manual = manual_change(&purge.by)?;
@@ -49,6 +55,7 @@ pub(crate) async fn purge(connection: &Connection, purge: &Purge) -> anyhow::Res
             "removed": all.removed,
             "abandoned": all.abandoned,
             "interrupted": all.interrupted,
+            "expires_by_itself": expires_by_itself,
         });
         output::print_json(&value);
         return Ok(End::Done);
@@ -62,6 +69,11 @@ pub(crate) async fn purge(connection: &Connection, purge: &Purge) -> anyhow::Res
         "interrupted  {} (their outcome is unknown, see `idem stuck`)",
         all.interrupted
     );
+    if expires_by_itself {
+        outln!(
+            "This store deletes expired records itself. A purge deletes only what it finds before the store does."
+        );
+    }
     Ok(End::Done)
 }
 

@@ -55,12 +55,12 @@ pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Res
         output::print_json(&value);
         return Ok(End::Done);
     }
-    outln!("{}", text(&counted));
+    outln!("{}", text(&counted, connection.store.expires_by_itself()));
     Ok(End::Done)
 }
 
 /// Statistics as text: a table, and the sums.
-pub(crate) fn text(stats: &Counted) -> String {
+pub(crate) fn text(stats: &Counted, expires_by_itself: bool) -> String {
     if stats.groups.is_empty() && stats.unreadable == Count::Exactly(0) {
         return "no records".to_owned();
     }
@@ -84,6 +84,7 @@ pub(crate) fn text(stats: &Counted) -> String {
     ];
     let table = output::table(header, rows);
     let purge = match stats.purge_due {
+        _ if expires_by_itself => "the store deletes expired records itself".to_owned(),
         Count::Exactly(0) => "nothing is due".to_owned(),
         due => format!(
             "{due} records are due, the first for {}",

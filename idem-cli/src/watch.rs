@@ -84,7 +84,7 @@ async fn view(connection: &Connection, pause: Duration) -> anyhow::Result<String
     let mut view = format!(
         "idem: read every {}, Ctrl-C ends\n\n{}\n",
         output::duration(pause),
-        stats::text(&counted)
+        stats::text(&counted, connection.store.expires_by_itself())
     );
     if !stuck.unreadable.is_empty() {
         let number = stuck.unreadable.len();

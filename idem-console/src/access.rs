@@ -262,6 +262,11 @@ impl Access {
         self.sees_all().then_some(&self.shared.counts)
     }
 
+    /// Returns true if the store deletes expired records itself.
+    pub(super) fn expires_by_itself(&self) -> bool {
+        self.shared.store.expires_by_itself()
+    }
+
     /// Token for a form about this subject.
     pub(super) fn token(&self, subject: &str) -> String {
         token::make(&self.shared.secret, self.name(), subject)

@@ -19,6 +19,7 @@ pub(super) async fn overview(access: Access) -> Response {
             p.notice { "The counts are those of all scopes, and you see only some. The lists show your records." }
         });
     };
+    let expires_by_itself = access.expires_by_itself();
     let (reading, samples) = counts.look().await;
     let content = match reading {
         None => {
@@ -33,12 +34,13 @@ pub(super) async fn overview(access: Access) -> Response {
             at,
             stats: Ok(stats),
         }) => html! {
-            (plots(&samples, Sample::of(at, &stats)))
+            (plots(&samples, Sample::of(at, &stats), expires_by_itself))
             section {
                 h2 { "Records by operation and state" }
                 table.cards {
                     caption {
-                        "Counted " (duration(at.elapsed())) " ago. Expired records count until they are purged."
+                        "Counted " (duration(at.elapsed())) " ago. Expired records count until they are "
+                        @if expires_by_itself { "deleted." } @else { "purged." }
                         @if let Some(sample) = stats.sample {
                             " The numbers are estimates from a sample of " (Count::Exactly(sample)) " records."
                         }
@@ -57,10 +59,14 @@ pub(super) async fn overview(access: Access) -> Response {
                 }
                 @if stats.groups.is_empty() { p { "There are no records." } }
                 p {
-                    "Stuck: " (stats.interrupted) " interrupted, " (stats.lapsed) " lapsed. Due for the purge: "
-                    (stats.purge_due)
-                    @if stats.purge_due != Count::Exactly(0) { ", the first for " (duration(stats.purge_lag)) }
-                    "."
+                    "Stuck: " (stats.interrupted) " interrupted, " (stats.lapsed) " lapsed. "
+                    @if expires_by_itself {
+                        "The store deletes expired records itself. A purge only marks records whose owners are gone."
+                    } @else {
+                        "Due for the purge: " (stats.purge_due)
+                        @if stats.purge_due != Count::Exactly(0) { ", the first for " (duration(stats.purge_lag)) }
+                        "."
+                    }
                 }
                 @if stats.unreadable != Count::Exactly(0) { p.notice {
                     (stats.unreadable) " more records cannot be read, because somebody changed them by hand. The list of records \
@@ -75,17 +81,19 @@ pub(super) async fn overview(access: Access) -> Response {
 /// Name of a plot, and its value in a sample.
 type Value = (&'static str, fn(&Sample) -> Count);
 
-fn plots(samples: &[Sample], now: Sample) -> Markup {
-    let value: [Value; 4] = [
+/// Plots of a store. What a store deletes itself is never due for a purge.
+fn plots(samples: &[Sample], now: Sample, expires_by_itself: bool) -> Markup {
+    let values: [Value; 4] = [
         ("Records", |it| it.records),
         ("Running", |it| it.running),
         ("Stuck", |it| it.stuck),
         ("Due for the purge", |it| it.purge_due),
     ];
+    let shown = values.len() - usize::from(expires_by_itself);
     html! {
         section {
             h2 { "Over time" }
-            div.plots { @for (name, of) in value { figure {
+            div.plots { @for (name, of) in values.into_iter().take(shown) { figure {
                 figcaption { span { (name) } strong { (of(&now)) } }
                 (plot(name, samples, of))
             } } }

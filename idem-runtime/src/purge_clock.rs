@@ -28,6 +28,8 @@ const WORTH_A_WARNING: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct PurgeClock {
     anchor: Option<Anchor>,
+    /// True if the store's backend also deletes by itself, which nothing here can delay.
+    expires_by_itself: bool,
     /// True while the difference is worth a warning.
     has_warned: bool,
 }
@@ -50,6 +52,14 @@ pub(crate) struct Compared {
 }
 
 impl PurgeClock {
+    /// Clock of a store that deletes expired records itself.
+    pub(crate) fn of_self_expiring_store() -> Self {
+        Self {
+            expires_by_itself: true,
+            ..Self::default()
+        }
+    }
+
     /// Compares the time of the store's clock, for which the store was asked at this time of the process. Logs a warning
     /// when the difference begins to be longer than a minute.
     pub(crate) fn compare(&mut self, asked: Instant, now: Timestamp) -> Compared {
@@ -82,7 +92,14 @@ impl PurgeClock {
 
     fn warn(&mut self, ahead: Duration) {
         let is_worth_a_warning = ahead > WORTH_A_WARNING;
-        if is_worth_a_warning && !self.has_warned {
+        if is_worth_a_warning && !self.has_warned && self.expires_by_itself {
+            tracing::warn!(
+                target: "idem",
+                ahead_s = ahead.as_secs(),
+                "the store's clock has jumped forward, and the store deletes what has expired by that clock: results may be \
+                 gone early; set the clock of the store's server right",
+            );
+        } else if is_worth_a_warning && !self.has_warned {
             tracing::warn!(
                 target: "idem",
                 ahead_s = ahead.as_secs(),

@@ -190,7 +190,11 @@ pub trait Store: Debug + Send + Sync + 'static {
     }
 
     /// Returns true if the backend deletes expired records without a [purge](Self::purge). A purge may then find none, and
-    /// has only abandoned records under `refuse` and `reconcile` to mark. The default is false.
+    /// has only abandoned records under `refuse` and `reconcile` to mark. Somebody still has to run it for those. The
+    /// default is false.
+    ///
+    /// The command and the console tell operators that such a store deletes expired records itself. The `as_of` of a purge
+    /// keeps no outcome there: if the backend's clock jumps forward, the backend deletes outcomes early.
     fn expires_by_itself(&self) -> bool {
         false
     }

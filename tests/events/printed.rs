@@ -11,6 +11,7 @@ use idem_runtime::{
     SqliteStore,
 };
 use idem_servers::{Options, Server};
+use idem_tests::clocked::ClockedStore;
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -233,6 +234,36 @@ async fn a_purger_prints_what_it_has_found() {
             .map(|line| line.split_once('Z').unwrap().1.trim())
             .collect();
         assert_eq!(lines, expected);
+    }
+}
+
+/// Only a purger deletes late. A store that expires by itself deletes early.
+#[tokio::test(start_paused = true)]
+async fn a_jump_of_the_clock_is_a_warning_that_says_what_is_deleted() {
+    for (store, deleted) in [
+        (
+            ClockedStore::open(),
+            "what expires is deleted that much later",
+        ),
+        (ClockedStore::open_expiring(), "results may be gone early"),
+    ] {
+        let (printed, _guard) = print();
+        let idem = Idem::new(store.clone());
+        let interval = Duration::from_secs(60);
+        let purger = Purger::new(&idem).poll_interval(interval).start().unwrap();
+        tokio::time::sleep(interval * 3).await;
+        store.set_forward(interval * 60);
+        tokio::time::sleep(interval * 3).await;
+        purger.stop().await;
+        let text = printed.take();
+        let jumps = text
+            .lines()
+            .filter(|line| line.contains("has jumped forward"));
+        let jumps: Vec<_> = jumps.collect();
+        assert!(
+            matches!(&jumps[..], [one] if one.contains(deleted)),
+            "{text}"
+        );
     }
 }
 

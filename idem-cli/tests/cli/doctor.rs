@@ -57,6 +57,9 @@ pub(super) async fn a_healthy_store_has_no_problem(place: Place) {
     }
     let problems = shown.out.matches("problem  ").count();
     assert_eq!(problems, usize::from(flushes_late), "{shown:?}");
+    if place.store.expires_by_itself() {
+        findings.expect("expiry", "ok", &["deletes expired records itself"]);
+    }
     if place.store.migration_plan().await.unwrap().is_some() {
         findings
             .expect("schema", "ok", &["the newest of this build"])

@@ -156,7 +156,10 @@ pub(super) async fn records_are_counted_by_operation_and_state(place: Place) {
             "completed",
             "records    3",
             "stuck      2 interrupted, 0 lapsed",
-            "nothing is due",
+            match place.store.expires_by_itself() {
+                true => "purge      the store deletes expired records itself",
+                false => "purge      nothing is due",
+            },
         ],
     );
     let read = |command: &[&str]| {

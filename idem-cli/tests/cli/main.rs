@@ -433,9 +433,12 @@ async fn a_listing_continues_where_a_page_ended(place: Place) {
     place
         .idem(&["purge", "--yes"])
         .expect_error(1, "the reason of the change is missing");
-    place
+    let purged = place
         .idem(&["purge", "--yes", "--reason", "make room"])
         .expect(0, &["deleted      0"]);
+    let by_itself = place.store.expires_by_itself();
+    let says_so = purged.out.contains("deletes expired records itself");
+    assert_eq!(says_so, by_itself, "{}", purged.out);
 }
 
 on_stores! { [operators] Place::open:

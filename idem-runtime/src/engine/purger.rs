@@ -28,6 +28,10 @@ const FIRST_PAUSE: Duration = Duration::from_secs(60);
 /// clock. If the store's clock jumps forward, records are deleted as if it had not, until it is right again. A jump by more
 /// than a minute is a warning event, and the gauge `idem_store_clock_ahead_seconds`.
 ///
+/// A store that [deletes expired records itself](Store::expires_by_itself), such as Redis, needs a purger only to mark the
+/// records of crashed owners under `refuse` and `reconcile` as INTERRUPTED. No purger can keep what such a store deletes
+/// because its clock has jumped forward. The warning event says so.
+///
 /// ```
 /// use std::time::Duration;
 /// use idem_runtime::{Idem, MemoryStore, Purger};
@@ -78,9 +82,13 @@ impl Purger {
             interval: self.poll_interval,
             concurrency: 1,
         };
+        let clock = match self.engine.store.expires_by_itself() {
+            true => PurgeClock::of_self_expiring_store(),
+            false => PurgeClock::default(),
+        };
         let worker = WorkerGuard::start(schedule, |_| PurgeSearch {
             engine: self.engine,
-            clock: PurgeClock::default(),
+            clock,
             first_pause: self.poll_interval.min(FIRST_PAUSE),
             purged: Purged::default(),
             caught_up_at: Instant::now(),

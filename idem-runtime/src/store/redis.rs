@@ -123,8 +123,8 @@ use scripts::ScriptCall;
 /// # Expiry
 ///
 /// Redis removes an expired record itself. If its retention is shorter than a minute, it does so after a minute, so that
-/// fencing tokens are remembered that long. By the contract, a record is absent from the moment of its expiry. Records under `refuse` and `reconcile` have no expiry until they
-/// end.
+/// fencing tokens are remembered that long. By the contract, a record is absent from the moment of its expiry. Records under
+/// `refuse` and `reconcile` have no expiry until they end.
 ///
 /// Purging marks records whose owners are gone, and counts. Purging and listing scan **all keys of the database** with
 /// `SCAN`, including those of other applications. Purging reads the begin of each record, 500 records at a time. Each

@@ -15,6 +15,16 @@ use super::{ANN, BOB, HOSTILE, Site};
 on_stores! { [operators] Site::open:
     hostile_contents_are_text_and_payloads_are_hidden,
     of_a_long_past_a_part_is_shown,
+    the_overview_says_who_deletes_expired_records,
+}
+
+async fn the_overview_says_who_deletes_expired_records(site: Site) {
+    site.claim("", "k").await;
+    let page = site.get(ANN, "").await.body;
+    let by_itself = page.contains("The store deletes expired records itself.");
+    assert_eq!(by_itself, site.idem.store().expires_by_itself(), "{page}");
+    assert_eq!(page.contains("Due for the purge"), !by_itself, "{page}");
+    assert!(page.contains("<polyline"), "{page}");
 }
 
 async fn hostile_contents_are_text_and_payloads_are_hidden(site: Site) {

@@ -143,6 +143,10 @@ impl Store for RedisStore {
         self.purge_due(limit, as_of).await
     }
 
+    fn expires_by_itself(&self) -> bool {
+        true
+    }
+
     fn audit(&self) -> Option<&dyn AuditStore> {
         Some(self)
     }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
 use idem_runtime::error::StoreErrorKind;
-use idem_runtime::{Call, Idem, Purger, PurgerGuard};
+use idem_runtime::record::RecordState;
+use idem_runtime::store::ClaimRequest;
+use idem_runtime::{Call, Idem, OnCrash, Purger, PurgerGuard, Store as _};
+use idem_tests::claims::{claim, own};
 use idem_tests::clocked::ClockedStore;
 use tokio::time::sleep;
 
@@ -126,6 +129,46 @@ async fn the_first_purge_is_at_most_a_minute_after_the_first_reading() {
     }
     sleep(MINUTE).await;
     assert_eq!(store.count(Op::Purge), 1);
+}
+
+/// The backend of the store deletes what has expired. The purger marks what never expires.
+#[tokio::test(start_paused = true)]
+async fn on_a_store_that_expires_by_itself_a_purger_marks_what_its_owner_left() {
+    let store = ClockedStore::open_expiring();
+    let idem = Idem::new(store.clone());
+    let ended = Call::new("purger.jumps", "k", &1, HOUR);
+    Effects::default().run(&idem, ended).await.unwrap();
+    let left = ClaimRequest {
+        lease: MINUTE,
+        retention: MINUTE,
+        on_crash: OnCrash::Refuse,
+        ..claim("left")
+    };
+    own(&store, &left).await;
+    let state = async || store.get(&left.id).await.unwrap().unwrap().state;
+    sleep(HOUR - MINUTE).await;
+    assert_eq!(store.kept(), 2);
+    sleep(2 * MINUTE).await;
+    assert_eq!(store.kept(), 1, "no purger runs");
+    assert_eq!(state().await, RecordState::Running);
+    let _purger = Purger::new(&idem).poll_interval(INTERVAL).start().unwrap();
+    sleep(3 * INTERVAL).await;
+    assert_eq!(state().await, RecordState::Interrupted);
+    assert_eq!(store.kept(), 1);
+}
+
+/// No purger can prevent that a backend deletes by its own clock.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_expires_by_itself_deletes_early_when_its_clock_jumps() {
+    let store = ClockedStore::open_expiring();
+    let idem = Idem::new(store.clone());
+    let _purger = Purger::new(&idem).poll_interval(INTERVAL).start().unwrap();
+    sleep(3 * INTERVAL).await;
+    let call = Call::new("purger.jumps", "k", &1, HOUR);
+    Effects::default().run(&idem, call).await.unwrap();
+    store.set_forward(JUMP);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(store.kept(), 0);
 }
 
 #[tokio::test(start_paused = true)]
