@@ -25,6 +25,7 @@ mod etcd;
 mod galera;
 mod group;
 mod load;
+mod network;
 mod patroni;
 mod postgres;
 mod report;

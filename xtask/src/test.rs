@@ -507,7 +507,7 @@ const ENGINES: &[(&str, &str)] = &[
     ("postgres-sync", "--rounds 2 --keys 40"),
     ("postgres-async", "--rounds 2 --keys 40"),
     ("patroni", "--rounds 2 --keys 40"),
-    ("etcd", "--rounds 2 --keys 40"),
+    ("etcd", "--rounds 3 --keys 40"),
 ];
 
 fn failovers(

@@ -29,22 +29,38 @@ impl EtcdCluster {
     ///
     /// etcd is not installed, or the nodes did not start or did not agree.
     pub fn start(options: &Options) -> anyhow::Result<Self> {
-        let peers = (0..3)
-            .map(|_| Ok(format!("http://127.0.0.1:{}", free_port()?)))
-            .collect::<anyhow::Result<Vec<_>>>()?;
+        Self::start_behind(options, Ok)
+    }
+
+    /// Like [`start`](Self::start), with something in front of each node, such as a proxy, that the other nodes connect to.
+    /// `front` gets the port on which a node listens to the others, and returns the port that they connect to.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and those of `front`.
+    pub fn start_behind(
+        options: &Options,
+        mut front: impl FnMut(u16) -> std::io::Result<u16>,
+    ) -> anyhow::Result<Self> {
+        let url = |port| format!("http://127.0.0.1:{port}");
+        let mut peers = Vec::new();
+        for _ in 0..3 {
+            let port = free_port()?;
+            peers.push((url(port), url(front(port)?)));
+        }
         let named = peers.iter().enumerate();
         let cluster: Vec<_> = named
-            .map(|(node, peer)| format!("n{node}={peer}"))
+            .map(|(node, (_, peer))| format!("n{node}={peer}"))
             .collect();
         // A node is ready when there is a leader, so all of them start at once.
         let nodes: Vec<_> = peers
             .iter()
             .enumerate()
-            .map(|(node, peer)| {
+            .map(|(node, (listens, peer))| {
                 let options = options
                     .clone()
                     .set("name", &format!("n{node}"))
-                    .set("listen-peer-urls", peer)
+                    .set("listen-peer-urls", listens)
                     .set("initial-advertise-peer-urls", peer)
                     .set("initial-cluster", &cluster.join(","))
                     // A node that a loaded machine keeps waiting must not be replaced under a test.
@@ -82,6 +98,17 @@ impl EtcdCluster {
             let (own, leader) = (field(&status, "member_id"), field(&status, "leader"));
             own.is_some() && own == leader
         })
+    }
+
+    /// Id of the member that runs on this node. Returns `None` if it does not answer.
+    pub fn member(&self, node: usize) -> Option<u64> {
+        let status = ask(self.nodes[node].port(), "maintenance/status", "{}").ok()?;
+        field(&status, "member_id")?.parse().ok()
+    }
+
+    /// Returns true if this node answers a read that needs a majority.
+    pub fn has_majority(&self, node: usize) -> bool {
+        read(self.nodes[node].port()).is_ok()
     }
 
     /// Waits until each node answers a read that needs a majority.
