@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use idem_etcd::Etcd;
+use idem_runtime::error::StoreError;
 use idem_runtime::record::Timestamp;
 use idem_store::cas::{Backend, CasStore, Entry, Failure, Versioned};
 use idem_store::clock::{Now, ServerClock};
@@ -156,6 +157,36 @@ impl Backend for Shelf {
                 Now::exact(Timestamp::from_micros(last.load(Ordering::Relaxed)))
             }
         })
+    }
+}
+
+/// Longest time until the clock of a store in etcd is known well.
+const KNOWN_WITHIN: Duration = Duration::from_secs(20);
+
+/// Opens a store on these nodes of etcd, once it knows the time to within what the clocks of the nodes may be apart. After a
+/// second at the latest, the `Date` of an answer changes, and shows the time to within a round trip.
+///
+/// # Errors
+///
+/// A node does not answer, or the time is not known in time.
+pub async fn etcd_at(
+    nodes: impl IntoIterator<Item = &str> + Send,
+    prefix: &str,
+) -> anyhow::Result<CasStore<Etcd>> {
+    let nodes: Vec<_> = nodes.into_iter().map(str::to_owned).collect();
+    let etcd = Etcd::new(nodes, prefix)?;
+    let deadline = Instant::now() + KNOWN_WITHIN;
+    loop {
+        etcd.read(b"r").await.map_err(StoreError::from)?;
+        let now = etcd.now().await.map_err(StoreError::from)?;
+        if now.uncertainty() < Duration::from_millis(150) {
+            return Ok(CasStore::new(etcd));
+        }
+        anyhow::ensure!(
+            Instant::now() < deadline,
+            "the clock of etcd is known to within {:?} only",
+            now.uncertainty()
+        );
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::bail;
-use idem_servers::{Options, RedisCluster, Release, Server};
+use idem_servers::{EtcdCluster, Options, RedisCluster, Release, Server};
 
 /// Store, and what its records are kept on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +26,13 @@ pub enum Kind {
     Redis,
     /// `RedisStore`, on a cluster.
     RedisCluster,
+    /// The store of the examples, on three nodes of etcd. [`cas::etcd_at`](crate::cas::etcd_at) opens it.
+    Etcd,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Memory,
         Self::Sqlite,
         Self::Postgres,
@@ -39,6 +41,7 @@ impl Kind {
         Self::MySql,
         Self::Redis,
         Self::RedisCluster,
+        Self::Etcd,
     ];
 
     /// Returns true if the records are kept on a server.
@@ -61,6 +64,7 @@ impl Kind {
             Self::MySql => "mysql",
             Self::Redis => "redis",
             Self::RedisCluster => "redis-cluster",
+            Self::Etcd => "etcd",
         }
     }
 }
@@ -112,6 +116,7 @@ enum Servers {
         _pooler: Box<Server>,
     },
     Cluster(RedisCluster),
+    Etcd(EtcdCluster),
 }
 
 impl Private {
@@ -157,6 +162,13 @@ impl Private {
                     servers: Servers::Cluster(cluster),
                 });
             }
+            Kind::Etcd => {
+                let cluster = EtcdCluster::start(&options)?;
+                return Ok(Self {
+                    address: cluster.urls().join(","),
+                    servers: Servers::Etcd(cluster),
+                });
+            }
         };
         Ok(Self {
             address: server.url(),
@@ -178,6 +190,7 @@ impl Private {
             Servers::None => &[],
             Servers::One(server) | Servers::Pooled { server, .. } => std::slice::from_ref(server),
             Servers::Cluster(cluster) => cluster.nodes(),
+            Servers::Etcd(cluster) => cluster.nodes(),
         }
     }
 }

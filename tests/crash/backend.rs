@@ -14,6 +14,8 @@ fn has(kind: Kind, mode: Mode) -> bool {
         Kind::PgBouncer => mode != Mode::Mixed,
         Kind::Redis => mode != Mode::Transactional,
         Kind::RedisCluster | Kind::Memory => mode == Mode::Mixed,
+        // `failover` kills its nodes.
+        Kind::Etcd => false,
     }
 }
 

@@ -63,6 +63,15 @@ pub struct Subject {
     pub witness: Option<Witness>,
 }
 
+impl Subject {
+    /// Largest uncertainty of the clocks by which the stores and the witness have read the time so far.
+    fn uncertainty(&self) -> Duration {
+        let of_stores = self.stores.iter().map(|store| store.time_uncertainty());
+        let of_witness = self.witness.as_ref().map(Witness::uncertainty);
+        of_stores.chain(of_witness).max().unwrap_or_default()
+    }
+}
+
 /// Messages that the clients of a record know: their own, and those of others, which they may send late.
 #[derive(Debug, Default)]
 struct Board {
@@ -129,6 +138,7 @@ pub async fn contend(subject: &Subject, key: &str, seed: u64, pace: &Pace) -> Co
         None => None,
     };
     let mut board = std::mem::take(&mut *contest.board());
+    board.history.uncertainty = subject.uncertainty();
     subject.purges.add_to(&mut board.history);
     board.history.end(subject.clock.now());
     Contended {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use idem_store::key::RecordId;
-use idem_store::record::{Record, Timestamp};
+use idem_store::record::{Record, Timestamp, micros};
 use idem_store::store::Purged;
 
 use crate::possible::Window;
@@ -63,6 +63,8 @@ pub struct History {
     pub events: Vec<Event>,
     /// Time by the wall clock after which nobody looked at the record.
     pub ended_at: Option<Timestamp>,
+    /// Uncertainty of the store's clock.
+    pub uncertainty: Duration,
 }
 
 impl History {
@@ -128,7 +130,7 @@ impl History {
     /// Limits of the store's clock during an event.
     pub fn window(&self, event: &Event) -> Window {
         let to = event.answered_at.or(self.ended_at).unwrap_or(event.sent_at);
-        Window::around(event.sent_at, to)
+        Window::around(event.sent_at, to, self.uncertainty)
     }
 
     /// Number of requests without an answer.
@@ -186,15 +188,16 @@ pub struct Moment {
 
 impl Window {
     /// Limits of the store's clock between two moments.
-    pub(crate) fn between(from: Moment, to: Moment) -> Self {
-        Self::around(from.at, to.at)
+    pub(crate) fn between(from: Moment, to: Moment, uncertainty: Duration) -> Self {
+        Self::around(from.at, to.at, uncertainty)
     }
 
-    fn around(from: Timestamp, to: Timestamp) -> Self {
+    fn around(from: Timestamp, to: Timestamp, uncertainty: Duration) -> Self {
         let shifted = |at: Timestamp, by: i64| Timestamp::from_micros(at.as_micros() + by);
         Self {
-            from: shifted(from, -SLACK),
+            from: shifted(from, -SLACK - micros(uncertainty)),
             to: shifted(to, SLACK),
+            uncertainty,
         }
     }
 }

@@ -8,6 +8,7 @@ use idem_runtime::MemoryStore;
 use idem_servers::Server;
 use idem_store::Store;
 use idem_tests::backends;
+use idem_tests::cas;
 use idem_tests::private::{Kind, Private, Writes};
 use idem_tests::proxy::Proxy;
 use idem_tests::sql::AnyPool;
@@ -15,7 +16,7 @@ use idem_tests::sql::AnyPool;
 use crate::history::Clock;
 
 /// The stores that are compared with the reference. A pooler changes nothing about them.
-pub const STORES: [Kind; 7] = [
+pub const STORES: [Kind; 8] = [
     Kind::Memory,
     Kind::Sqlite,
     Kind::Postgres,
@@ -23,6 +24,7 @@ pub const STORES: [Kind; 7] = [
     Kind::MySql,
     Kind::Redis,
     Kind::RedisCluster,
+    Kind::Etcd,
 ];
 
 /// A store, and its server if it has one.
@@ -38,8 +40,9 @@ pub struct Place {
     pub clock: Clock,
     /// The servers.
     pub servers: Arc<Private>,
-    /// The proxy before the server. Clients of a cluster connect to the addresses that its nodes tell them.
-    pub proxy: Option<Proxy>,
+    /// A proxy before each server. There is none before a Redis Cluster, whose clients connect to the addresses that its
+    /// nodes tell them.
+    pub proxies: Vec<Proxy>,
 }
 
 /// Number of primaries in a cluster.
@@ -75,17 +78,20 @@ impl Place {
                 direct: store,
                 clock,
                 servers,
-                proxy: None,
+                proxies: Vec::new(),
             });
+        }
+        if kind == Kind::Etcd {
+            return Self::on_etcd(servers).await;
         }
         let address = &servers.address;
         let direct = connect(address).await?;
-        let (proxy, proxied) = match servers.servers() {
+        let (proxies, proxied) = match servers.servers() {
             [server] => {
                 let (proxy, url) = through_proxy(server).await?;
-                (Some(proxy), url)
+                (vec![proxy], url)
             }
-            _ => (None, address.clone()),
+            _ => (Vec::new(), address.clone()),
         };
         let (one, one_pool) = backends::open_pooled(&proxied, "").await?;
         let (other, other_pool) = backends::open_pooled(&proxied, "").await?;
@@ -95,7 +101,32 @@ impl Place {
             direct,
             clock: Clock::wall(),
             servers,
-            proxy,
+            proxies,
+        })
+    }
+
+    /// The toolkit's store on etcd. Each store knows all nodes, and begins with another one.
+    async fn on_etcd(servers: Arc<Private>) -> anyhow::Result<Self> {
+        let (mut proxies, mut proxied) = (Vec::new(), Vec::new());
+        for server in servers.servers() {
+            let (proxy, url) = through_proxy(server).await?;
+            proxies.push(proxy);
+            proxied.push(url);
+        }
+        let direct = Arc::new(cas::etcd_at(servers.address.split(','), "histories/").await?);
+        let mut stores: Vec<Arc<dyn Store>> = Vec::new();
+        for _ in 0..2 {
+            let nodes = proxied.iter().map(String::as_str);
+            stores.push(Arc::new(cas::etcd_at(nodes, "histories/").await?));
+            proxied.rotate_left(1);
+        }
+        Ok(Self {
+            stores,
+            pools: Vec::new(),
+            direct,
+            clock: Clock::wall(),
+            servers,
+            proxies,
         })
     }
 }

@@ -1,18 +1,21 @@
 //! What a record may be, as far as its answers tell.
 
 use std::hash::{Hash, Hasher};
+use std::time::Duration;
 
 use idem_store::record::Timestamp;
 
 use crate::reference::Cell;
 
-/// Limits of the store's clock during a request.
+/// Limits of the store's clock during a request. A store with an uncertain clock decides by a time within these limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// Earliest time.
     pub from: Timestamp,
     /// Latest time.
     pub to: Timestamp,
+    /// How much later the time may be that the store writes, see [`Store::time_uncertainty`](idem_store::Store).
+    pub uncertainty: Duration,
 }
 
 /// Possible states of a record that differ in times and fencing tokens only, by their earliest and their latest one.

@@ -86,6 +86,22 @@ impl Report {
         self.rejected.is_empty() && self.unexpected.is_empty()
     }
 
+    /// Adds the numbers of another round.
+    pub fn merge(&mut self, other: Self) {
+        self.records += other.records;
+        self.contended += other.contended;
+        self.requests += other.requests;
+        self.open += other.open;
+        self.allowed += other.allowed;
+        self.kills += other.kills;
+        self.witnessed += other.witnessed;
+        self.kept += other.kept;
+        self.unchecked += other.unchecked;
+        self.longest = self.longest.max(other.longest);
+        self.rejected.extend(other.rejected);
+        self.unexpected.extend(other.unexpected);
+    }
+
     fn add(&mut self, kind: Kind, checked: Checked) {
         let Checked {
             history,
@@ -176,7 +192,7 @@ pub async fn run(round: &Round, progress: impl Fn(&Report)) -> anyhow::Result<Re
     match round.faults {
         Faults::None => {}
         Faults::LossesAndKills(pause) => {
-            if let Some(proxy) = &place.proxy {
+            for proxy in &place.proxies {
                 proxy.lose_replies(LOST);
             }
             background.spawn(kill_again_and_again(
@@ -308,8 +324,8 @@ async fn contests(
         while running.len() < AT_ONCE
             && let Some(seed) = seeds.next()
         {
-            let way = if round.kind == Kind::Memory { 2000 } else { 0 };
-            running.spawn(contest(subject.clone(), kills.clone(), seed, way, allowed));
+            let (subject, kills) = (subject.clone(), kills.clone());
+            running.spawn(contest(subject, kills, seed, round.kind, allowed));
         }
         if let Some(checked) = running.join_next().await {
             let mut checked = checked?;
@@ -322,14 +338,21 @@ async fn contests(
 }
 
 /// Lets clients contend for the record of a seed, and checks the history.
-async fn contest(subject: Subject, kills: Kills, seed: u64, way: u64, allowed: Allowed) -> Checked {
+async fn contest(
+    subject: Subject,
+    kills: Kills,
+    seed: u64,
+    kind: Kind,
+    allowed: Allowed,
+) -> Checked {
     let mut rng = Rng::new(seed);
     let pace = Pace {
         clients: 2 + rng.below(4) as usize,
         requests: 4 + rng.below(5),
-        pause: rng.below(8),
+        // A lease lasts longer by the uncertainty of the clock, which is a tenth of a second on etcd.
+        pause: rng.below(if kind == Kind::Etcd { 160 } else { 8 }),
         dropped: 0.03,
-        way,
+        way: if kind == Kind::Memory { 2000 } else { 0 },
     };
     let watched = Clock::wall();
     let key = format!("record-{seed}");

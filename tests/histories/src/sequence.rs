@@ -166,7 +166,8 @@ struct Comparison<'a> {
 impl Comparison<'_> {
     async fn execute(&mut self, command: &Command) -> Result<(), String> {
         if *command == Command::Pass {
-            self.clock.pass(SHORT * 2).await;
+            let uncertainty = self.store.time_uncertainty();
+            self.clock.pass(SHORT * 2 + uncertainty).await;
             return Ok(());
         }
         let is_supported = (!command.needs_steps() || self.store.steps().is_some())
@@ -194,7 +195,8 @@ impl Comparison<'_> {
     async fn compare(&mut self, record: Option<usize>, request: &Request) -> Result<(), String> {
         let sent = self.clock.now();
         let answer = request.send(self.store).await;
-        let window = Window::between(sent, self.clock.now());
+        let uncertainty = self.store.time_uncertainty();
+        let window = Window::between(sent, self.clock.now(), uncertainty);
         let answer = answer.map_err(|error| format!("{request:?} failed: {error:?}"))?;
         if let Answer::Inputs(inputs) = &answer
             && !inputs.is_sorted_by_key(|input| input.due_at)

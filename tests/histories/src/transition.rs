@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use idem_store::RecordState;
-use idem_store::record::{FencingToken, OnCrash, Record, Timestamp};
-use idem_store::store::ClaimOutcome;
+use idem_store::record::{FencingToken, OnCrash, Record, Timestamp, micros};
+use idem_store::store::{ClaimOutcome, FencedWrite};
 
 use crate::agreement::narrow;
 use crate::limits::{Condition, Limits, Quantity};
@@ -60,6 +60,7 @@ impl Possible {
             let at_first = Window {
                 from: first,
                 to: first,
+                ..window
             };
             let mut beginning = self.branches(request, at_first);
             beginning.retain(|limits| limits.begins(request));
@@ -190,7 +191,9 @@ impl Limits {
         let begins = self.begins(request);
         let Possible { early, late } = &mut self.possible;
         let first = early.execute(request, self.window.from);
+        let before = late.clone();
         let mut last = late.execute(request, self.window.to);
+        write_later(request, self.window, &before, late, &mut last);
         if begins {
             raise(late, &mut last);
         }
@@ -198,6 +201,50 @@ impl Limits {
             narrow(&mut self.possible, &first, &last, answer)?;
         }
         Some(self.possible)
+    }
+}
+
+/// Allows for a store that decides by the earliest time that its clock may show, and writes the latest one.
+fn write_later(
+    request: &Request,
+    window: Window,
+    before: &Cell,
+    cell: &mut Cell,
+    answer: &mut Answer,
+) {
+    let by = window.uncertainty;
+    if by.is_zero() {
+        return;
+    }
+    if let Some(record) = &mut cell.record {
+        let before = before.record.as_ref();
+        if before.map(|it| it.lease_until) != Some(record.lease_until) {
+            record.lease_until = record.lease_until.after(by);
+        }
+        if let Some(ended_at) = &mut record.ended_at
+            && before.and_then(|it| it.ended_at) != Some(*ended_at)
+        {
+            *ended_at = ended_at.after(by);
+        }
+        if before.map(|it| it.fencing_token) != Some(record.fencing_token) {
+            let later = record.fencing_token.number() + micros(by);
+            record.fencing_token = FencingToken::from_number(later);
+            if let Answer::Claim(ClaimOutcome::Granted(granted)) = answer {
+                granted.fencing_token = record.fencing_token;
+            }
+        }
+    }
+    let Some(input) = &mut cell.input else { return };
+    match (request, answer) {
+        // It is never due sooner than before, so the latest time may be that of an earlier input.
+        (Request::SaveInput(_, _, lease), Answer::Write(FencedWrite::Applied)) => {
+            let due_at = window.to.after(*lease).after(by);
+            input.due_at = input.due_at.max(due_at);
+        }
+        _ if before.input.as_ref().map(|it| it.due_at) != Some(input.due_at) => {
+            input.due_at = input.due_at.after(by);
+        }
+        _ => {}
     }
 }
 

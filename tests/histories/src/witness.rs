@@ -48,6 +48,11 @@ impl Witness {
         }
     }
 
+    /// Uncertainty of the store's clock.
+    pub(crate) fn uncertainty(&self) -> Duration {
+        self.store.time_uncertainty()
+    }
+
     /// Reads a record. If the server is killed meanwhile, reads it once the server is up again. None if the round ends.
     ///
     /// # Errors
@@ -79,7 +84,8 @@ impl Witness {
             let Some(seen) = self.read(&end.id).await? else {
                 break;
             };
-            let (found, now) = (seen.record, Window::between(seen.from, seen.to).to);
+            let now = Window::between(seen.from, seen.to, Duration::ZERO).to;
+            let found = seen.record;
             if !is_still_there(end, found.as_ref(), now) {
                 missing.push(format!(
                     "acknowledged, and gone when the connections of the store were closed: {end:?}\nnow: {found:?}"

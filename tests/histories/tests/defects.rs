@@ -1,6 +1,7 @@
 //! The checker must reject: stores with deliberate defects, and accepted histories with one changed answer.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use idem_histories::checker::{Allowed, Verdict, check};
@@ -14,6 +15,8 @@ use idem_histories::witness::Witness;
 use idem_reference::{Defect, Tool};
 use idem_runtime::record::{FencingToken, RecordState, Timestamp};
 use idem_runtime::store::{ClaimOutcome, FencedWrite, Resolved, Store};
+use idem_store::cas::CasStore;
+use idem_tests::cas::{Shelf, Shown};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -68,19 +71,39 @@ async fn histories(
     histories
 }
 
-/// The number of histories that were accepted before the first one that was not. With a witness, another connection is
-/// asked after each acknowledgement.
-async fn accepted_before_rejected(
-    defect: Option<Defect>,
+/// A search for a history that is not accepted.
+#[derive(Debug, Clone, Copy)]
+struct Search {
+    /// True to ask another connection after each acknowledgement.
     has_witness: bool,
+    /// Uncertainty of the store's clock that the checker allows for.
+    uncertainty: Duration,
+    /// Most histories.
     limit: u64,
-) -> Option<u64> {
-    for first in (0..limit).step_by(AT_ONCE as usize) {
+}
+
+impl Search {
+    /// A short search.
+    fn brief(has_witness: bool) -> Self {
+        Self {
+            has_witness,
+            uncertainty: Duration::ZERO,
+            limit: 10 * AT_ONCE,
+        }
+    }
+}
+
+/// The number of histories that were accepted before the first one that was not.
+async fn accepted_before_rejected(defect: Option<Defect>, search: Search) -> Option<u64> {
+    for first in (0..search.limit).step_by(AT_ONCE as usize) {
         let clock = Clock::wall();
         let store = ReferenceStore::new(defect, clock);
-        let elsewhere = has_witness.then(|| Arc::new(store.elsewhere()) as Arc<dyn Store>);
+        let elsewhere = search
+            .has_witness
+            .then(|| Arc::new(store.elsewhere()) as Arc<dyn Store>);
         let histories = histories(Arc::new(store), elsewhere, clock, first).await;
-        for (seed, history) in histories {
+        for (seed, mut history) in histories {
+            history.uncertainty = search.uncertainty;
             if check(&history, Allowed::default()) != Verdict::Accepted {
                 return Some(seed);
             }
@@ -92,26 +115,61 @@ async fn accepted_before_rejected(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_without_defects_is_accepted() {
     for has_witness in [false, true] {
-        let rejected = accepted_before_rejected(None, has_witness, 10 * AT_ONCE).await;
+        let rejected = accepted_before_rejected(None, Search::brief(has_witness)).await;
         assert_eq!(rejected, None);
     }
+}
+
+/// The only time that a store sees is in whole seconds. If it takes that for the time, it ends leases early. If it makes an
+/// interval of it, it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_naive_clock_is_rejected_and_an_interval_clock_is_not() {
+    let rejected = async |shown| {
+        let store = Arc::new(CasStore::new(Shelf::new(shown)));
+        let histories = histories(store, None, Clock::wall(), 0).await;
+        let verdicts = histories
+            .iter()
+            .map(|(_, history)| check(history, Allowed::default()));
+        verdicts.filter(|it| *it != Verdict::Accepted).count()
+    };
+    assert_eq!(rejected(Shown::Exactly).await, 0);
+    assert_eq!(rejected(Shown::InSeconds(Box::default())).await, 0);
+    assert!(rejected(Shown::Naively(AtomicI64::new(0))).await > 0);
 }
 
 /// The store sees its own transaction: all of its answers agree with each other.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_witness_finds_what_is_acknowledged_in_a_foreign_transaction() {
     let defect = Some(Defect::WritesInForeignTransaction);
-    let rejected = accepted_before_rejected(defect, false, 10 * AT_ONCE).await;
+    let rejected = accepted_before_rejected(defect, Search::brief(false)).await;
     assert_eq!(rejected, None);
-    let rejected = accepted_before_rejected(defect, true, HISTORIES).await;
+    let search = Search {
+        limit: HISTORIES,
+        ..Search::brief(true)
+    };
+    let rejected = accepted_before_rejected(defect, search).await;
     assert!(rejected.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_defect_of_a_store_is_rejected() {
+    each_defect_is_rejected(Duration::ZERO).await;
+}
+
+/// A checker that allows for an uncertain clock knows less about times. It still finds each defect.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_defect_of_a_store_with_an_uncertain_clock_is_rejected() {
+    each_defect_is_rejected(Duration::from_millis(120)).await;
+}
+
+async fn each_defect_is_rejected(uncertainty: Duration) {
     for defect in Defect::of(Tool::Histories) {
-        let has_witness = defect == Defect::WritesInForeignTransaction;
-        let found = accepted_before_rejected(Some(defect), has_witness, HISTORIES).await;
+        let search = Search {
+            has_witness: defect == Defect::WritesInForeignTransaction,
+            uncertainty,
+            limit: HISTORIES,
+        };
+        let found = accepted_before_rejected(Some(defect), search).await;
         println!("{defect:?}: {found:?}");
         assert!(found.is_some(), "{defect:?} is not found");
     }

@@ -87,6 +87,12 @@ async fn the_redis_store_on_a_cluster_is_linearizable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs etcd: cargo xtask test runs it"]
+async fn the_store_on_etcd_is_linearizable() {
+    is_linearizable(Kind::Etcd).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_failover_of_redis_loses_the_last_transitions_and_nothing_else() {
     let report = failover::run(100, 1).await.unwrap();

@@ -100,6 +100,7 @@ pub(super) const AREAS: &[Area] = &[
         runs: &[
             ("units", &["cas::", "clock::"]),
             ("conformance", &["etcd::", "cas"]),
+            ("histories", &["etcd", "clock"]),
             ("failover", &["etcd"]),
         ],
         needs: &[Etcd],
