@@ -124,9 +124,14 @@ FOR UPDATE
 
 -- part: step_upsert
 -- An assignment sees the results of earlier assignments, so the column that decides comes last. A row counts as matched
--- even if nothing changes.
+-- even if nothing changes, so the server also reports a number for a step that was there: that of a column, because MariaDB
+-- evaluates a constant in any case.
 ON DUPLICATE KEY UPDATE
-    {steps}.codec = IF({steps}.first_claimed_at = VALUES(first_claimed_at), {steps}.codec, VALUES(codec)),
+    {steps}.codec = IF(
+        {steps}.first_claimed_at = VALUES(first_claimed_at) AND LAST_INSERT_ID({steps}.first_claimed_at),
+        {steps}.codec,
+        VALUES(codec)
+    ),
     {steps}.payload = IF({steps}.first_claimed_at = VALUES(first_claimed_at), {steps}.payload, VALUES(payload)),
     {steps}.first_claimed_at = VALUES(first_claimed_at)
 

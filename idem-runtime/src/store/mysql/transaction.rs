@@ -41,7 +41,7 @@ impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
     }
 
     /// If other servers accept writes, also changes the record, so that the commit conflicts with a takeover on one of
-    /// them.
+    /// them. A step that was there counts as no row: the transaction must not repeat its changes.
     async fn write_as_owner(&self, owner: &Owner, query: Query<'_>) -> Result<u64, StoreError> {
         if self.store.statements.has_other_writers()
             && self
@@ -51,7 +51,11 @@ impl Backend for InTransaction<'_, MySqlStore, MySqlConnection> {
         {
             return Ok(0);
         }
-        self.write(query).await
+        let done = self.execute(&query).await.map_err(error)?.done;
+        Ok(match done.last_insert_id() {
+            0 => done.rows_affected(),
+            _ => 0,
+        })
     }
 }
 
