@@ -32,6 +32,8 @@
 //! - A retryable error of a call that recognises its repetitions is repeated, up to 20 times with growing pauses of up to
 //!   200 ms. Any other retryable error makes the case inconclusive.
 //!
+//! A [`TransactionalStore`](crate::store::TransactionalStore) also runs [`run_transactional`].
+//!
 //! A test runner that lists each case separately iterates over [`cases`] and calls [`Case::run`].
 
 use std::fmt;
@@ -59,8 +61,11 @@ mod resolving;
 mod steps;
 mod storing;
 mod takeover;
+mod transactions;
 
 use kit::{CaseResult, Subject};
+
+pub use self::transactions::{Counters, TransactionalReport, run_transactional};
 
 /// Time limit of a case. A case that takes longer fails. No case needs more than a few seconds.
 const CASE_LIMIT: Duration = Duration::from_secs(60);

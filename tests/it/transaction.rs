@@ -11,6 +11,7 @@ mod joining;
 mod losses;
 mod places;
 mod refusals;
+mod rules;
 mod shapes;
 mod steps;
 mod wide;

@@ -17,6 +17,8 @@ use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Store};
 /// the transaction no other caller is granted the record. Another caller gets an answer without waiting for that end,
 /// as far as the database allows it.
 ///
+/// `conformance::run_transactional` (feature `conformance`) checks this together with data of an application.
+///
 /// An implementation writes `Self::Transaction<'_>` in the signatures of its methods, as they are written here. With the type
 /// itself, the compiler reports lifetimes that do not match (E0195).
 #[diagnostic::on_unimplemented(
@@ -46,11 +48,13 @@ pub trait TransactionalStore: Store {
     fn is_in_transaction(connection: &Self::Connection) -> bool;
 
     /// Reads the record before a transaction is opened, for stores where opening one waits for others. `None` means:
-    /// try to claim.
+    /// try to claim. That is the default.
     fn precheck(
         &self,
-        claim: &ClaimRequest,
-    ) -> impl Future<Output = Result<Option<ClaimInTransaction>, StoreError>> + Send;
+        _claim: &ClaimRequest,
+    ) -> impl Future<Output = Result<Option<ClaimInTransaction>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// [`Store::claim`] in a transaction, or [`Store::take_over`] if there is an observation. In a [joined](Self::join)
     /// transaction, there was no [pre-check](Self::precheck).

@@ -101,10 +101,6 @@ impl TransactionalStore for PostgresStore {
         self.begin_by(BEGIN_ANY).await
     }
 
-    async fn precheck(&self, _: &ClaimRequest) -> Result<Option<ClaimInTransaction>, StoreError> {
-        Ok(None)
-    }
-
     async fn claim_in(
         &self,
         transaction: &mut Self::Transaction<'_>,
