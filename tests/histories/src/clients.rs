@@ -66,7 +66,7 @@ pub struct Subject {
 impl Subject {
     /// Largest uncertainty of the clocks by which the stores and the witness have read the time so far.
     fn uncertainty(&self) -> Duration {
-        let of_stores = self.stores.iter().map(|store| store.time_uncertainty());
+        let of_stores = self.stores.iter().map(Store::time_uncertainty);
         let of_witness = self.witness.as_ref().map(Witness::uncertainty);
         of_stores.chain(of_witness).max().unwrap_or_default()
     }

@@ -25,11 +25,12 @@ pub(super) fn check_key(
 ) {
     match value(options.key.as_ref()) {
         Some(Key::Expr(key)) => {
-            if !errors.by(|errors| check_key_type(key, function, errors)) {
-                let identifying = identifying(options, function, arguments);
-                if !errors.by(|errors| check_body_variable(key, function, inputs, errors)) {
-                    check_key_changes(key, identifying.as_deref(), inputs, errors);
-                }
+            let identifying = identifying(options, function, arguments);
+            // One error for a key is enough.
+            let is_wrong = errors.by(|errors| check_key_type(key, function, errors))
+                || errors.by(|errors| check_body_variable(key, function, inputs, errors));
+            if !is_wrong {
+                check_key_changes(key, identifying.as_deref(), inputs, errors);
             }
         }
         Some(Key::Constant(constant)) => check_constant_key(constant, inputs, errors),

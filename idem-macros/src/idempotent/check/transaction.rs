@@ -105,7 +105,7 @@ fn is_spawn(function: &Expr) -> bool {
     let names: Vec<_> = names.collect();
     matches!(
         &names.iter().map(String::as_str).collect::<Vec<_>>()[..],
-        ["tokio", "spawn"] | ["task", "spawn"] | ["tokio", "task", "spawn"]
+        ["tokio" | "task", "spawn"] | ["tokio", "task", "spawn"]
     )
 }
 
