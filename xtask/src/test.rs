@@ -110,7 +110,9 @@ fn mark(
 ) -> Mark {
     // The programs with jobs of their own are named in these.
     let started = |it: &&Program| !it.is_test && !["crash", "failover"].contains(&&*it.target.name);
-    let started: Vec<_> = built.iter().filter(started).map(|it| &*it.path).collect();
+    let mut started: Vec<_> = built.iter().filter(started).map(|it| &*it.path).collect();
+    // Cargo names them in another order each time.
+    started.sort_unstable();
     let versions = fixtures.servers.versions().iter();
     let versions: Vec<_> = versions
         .map(|(server, version, set)| format!("{server} {version} ({})", set.name()))
