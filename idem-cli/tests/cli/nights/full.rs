@@ -202,20 +202,27 @@ async fn mysql() {
     expired_records_fill_the_disk(&place, &disk).await;
 }
 
+/// Limits the memory of a server to what it uses now, and this number of bytes more.
+fn limit_memory(server: &Server, more: i64) {
+    let memory = server.query("INFO memory").unwrap();
+    let used = memory
+        .lines()
+        .find_map(|it| it.strip_prefix("used_memory:"));
+    let used: i64 = used.unwrap().trim().parse().unwrap();
+    let limit = used + more;
+    server
+        .query(&format!("CONFIG SET maxmemory {limit}"))
+        .unwrap();
+}
+
 /// Redis deletes expired records itself, so those that fill it are needed, or kept for longer than they are needed.
 async fn records_fill_the_memory(place: &Place, servers: &[Server]) {
-    for server in servers {
-        let memory = server.query("INFO memory").unwrap();
-        let used = memory
-            .lines()
-            .find_map(|it| it.strip_prefix("used_memory:"));
-        let used: u64 = used.unwrap().trim().parse().unwrap();
-        let limit = used + 3_000_000;
-        server
-            .query(&format!("CONFIG SET maxmemory {limit}"))
-            .unwrap();
-    }
+    const ROOM: i64 = 3_000_000;
+    /// More than a server frees when connections are idle, which shrinks their buffers.
+    const BUFFERS: i64 = 300_000;
+    servers.iter().for_each(|it| limit_memory(it, ROOM));
     fill(place, Duration::from_secs(90 * 86_400)).await;
+    servers.iter().for_each(|it| limit_memory(it, -BUFFERS));
     let service = Service::new(place);
     let mut night = Transcript::new(place).with_counts();
     night.refused(&refusal(service.post(ORDER, "ann").await));
