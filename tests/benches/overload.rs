@@ -327,8 +327,11 @@ async fn measure(kind: Kind, work: Work, directory: &Path) {
     };
     bed.peak(work).await;
     let peak = bed.peak(work).await;
-    let title = format!("{kind}, {work:?}: {peak:.0} calls a second");
-    println!("{title}");
+    let title = match work {
+        Work::Nothing => format!("{kind}"),
+        Work::Step => format!("{kind}, with a step"),
+    };
+    println!("{title}: {peak:.0} calls a second");
     let mut measured = vec![Measured {
         name: "peak".to_owned(),
         times: vec![1e9 / peak],
