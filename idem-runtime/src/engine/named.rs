@@ -1,7 +1,6 @@
 //! Names of the annotated functions that a handle serves, to notice two functions with one name.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,15 +69,14 @@ impl NamedFunctions {
     fn add(&self, operation: &Operation, function: &'static NamedFunction) {
         function.known_to.store(self.number, Ordering::Relaxed);
         let mut by_operation = lock(&self.by_operation);
-        let namesakes = match by_operation.entry(operation.as_str().to_owned()) {
-            Entry::Vacant(vacant) => {
-                vacant.insert(Namesakes {
-                    first: function,
-                    others: vec![],
-                });
-                return;
-            }
-            Entry::Occupied(occupied) => occupied.into_mut(),
+        // Without an allocation, because calls of two handles in turn come here each time.
+        let Some(namesakes) = by_operation.get_mut(operation.as_str()) else {
+            let namesakes = Namesakes {
+                first: function,
+                others: vec![],
+            };
+            by_operation.insert(operation.as_str().to_owned(), namesakes);
+            return;
         };
         let known = [namesakes.first];
         let mut known = known.iter().chain(&namesakes.others);
