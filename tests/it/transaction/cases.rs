@@ -2,12 +2,14 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::thread;
 
 use futures_util::FutureExt as _;
 use idem_runtime::Error;
 use idem_runtime::advanced::{ResultSource, with_provenance};
 use idem_runtime::record::RecordState;
 use idem_tests::on_stores;
+use tokio::runtime::Builder;
 
 use super::places::Orders;
 use super::{Failure, Gate, Shop, Then, drop_half_way, idempotency, order, order_at_last};
@@ -21,6 +23,7 @@ on_stores! { [transactions] Shop::open:
     a_final_error_is_stored_without_the_effects_of_the_body,
     a_panic_rolls_back,
     a_dropped_call_rolls_back,
+    a_call_that_is_dropped_after_its_runtime_rolls_back,
     an_ignored_database_error_commits_the_rest_or_nothing,
     a_call_whose_result_is_too_large_is_not_run_again,
     a_released_record_is_claimed,
@@ -86,6 +89,30 @@ async fn a_panic_rolls_back<S: Orders>(shop: Arc<Shop<S>>) {
 
 async fn a_dropped_call_rolls_back<S: Orders>(shop: Arc<Shop<S>>) {
     drop_half_way(&shop, "a", 5).await;
+    assert_eq!(order_at_last(&shop, "a", 5).await, (1, 5));
+    shop.assert_ordered_once("a").await;
+}
+
+/// There, nothing can be spawned, and the connection is closed.
+async fn a_call_that_is_dropped_after_its_runtime_rolls_back<S: Orders>(shop: Arc<Shop<S>>) {
+    let elsewhere = Arc::clone(&shop);
+    let dropped = tokio::task::spawn_blocking(|| {
+        let dropping = thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let (gate, then) = Gate::held();
+            let mut call = Box::pin(order(&elsewhere, "a", 5, then));
+            runtime.block_on(async {
+                tokio::select! {
+                    answer = &mut call => panic!("the gate is closed: {answer:?}"),
+                    () = gate.entered() => {}
+                }
+            });
+            drop(runtime);
+            drop(call);
+        });
+        dropping.join().unwrap();
+    });
+    dropped.await.unwrap();
     assert_eq!(order_at_last(&shop, "a", 5).await, (1, 5));
     shop.assert_ordered_once("a").await;
 }

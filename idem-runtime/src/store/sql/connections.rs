@@ -342,6 +342,10 @@ fn has_too_many(error: &sqlx::Error) -> bool {
 
 impl<DB: Database> Drop for TakenConnection<DB> {
     fn drop(&mut self) {
+        // Without a runtime, sqlx would panic. Dropping its future closes the connection.
+        let Ok(runtime) = Handle::try_current() else {
+            return drop(self.connection.return_to_pool());
+        };
         let asked_at = match self.end {
             End::Close => return self.connection.close_on_drop(),
             // sqlx returns it.
@@ -349,12 +353,9 @@ impl<DB: Database> Drop for TakenConnection<DB> {
             End::Cut => return drop(self.connection.return_to_pool()),
             End::Return(asked_at) => asked_at,
         };
-        // Dropping this future closes the connection.
         let returning = Box::pin(self.connection.return_to_pool());
-        if let Ok(runtime) = Handle::try_current() {
-            let asked_at = asked_at.unwrap_or_else(Instant::now);
-            runtime.spawn(self.pool.clone().outlast(returning, asked_at));
-        }
+        let asked_at = asked_at.unwrap_or_else(Instant::now);
+        runtime.spawn(self.pool.clone().outlast(returning, asked_at));
     }
 }
 
