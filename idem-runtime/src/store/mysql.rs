@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
+use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
     self, Backend, Batcher, Connections, InTransaction, OperatorStatements, Query, SqlOperator,
@@ -339,28 +339,6 @@ impl Backend for MySqlStore {
         }
         Ok(executed.done.rows_affected())
     }
-
-    /// If other servers accept writes, in a transaction that conflicts with a takeover on another one.
-    async fn write_as_owner(&self, owner: &Owner, query: Query<'_>) -> Result<u64, StoreError> {
-        if !self.statements.has_other_writers() {
-            return self.write(query).await;
-        }
-        let query = &query;
-        sql::retry_transaction(|| async move {
-            let mut transaction = self.begin().await?;
-            let touch = self.statements.in_transaction().touch.query().owner(owner);
-            let matched = {
-                let on = InTransaction::new(self, &mut transaction);
-                match on.write(touch).await? {
-                    0 => 0,
-                    _ => on.execute(query).await.map_err(error)?.done.rows_affected(),
-                }
-            };
-            self.commit(transaction).await?;
-            Ok(matched)
-        })
-        .await
-    }
 }
 
 impl MySqlStore {
@@ -382,6 +360,26 @@ impl SqlStore for MySqlStore {
             true => sql::concurrency::BATCHED,
             false => sql::concurrency::of_pool(self.pool.options().get_max_connections()),
         }
+    }
+
+    /// If other servers accept writes, in a transaction that conflicts with a takeover on another one.
+    async fn save_new_step(
+        &self,
+        owner: &Owner,
+        name: &str,
+        payload: &Payload,
+    ) -> Result<FencedWrite, StoreError> {
+        if !self.statements.has_other_writers() {
+            return sql::save_new_step(self, owner, name, payload).await;
+        }
+        sql::retry_transaction(|| async move {
+            let mut transaction = self.begin().await?;
+            let on = InTransaction::new(self, &mut transaction);
+            let saved = sql::save_new_step(&on, owner, name, payload).await?;
+            self.commit(transaction).await?;
+            Ok(saved)
+        })
+        .await
     }
 
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<ClaimOutcome>, StoreError> {
