@@ -325,7 +325,7 @@ fn jobs(
                     .args(includes_ignored(part, embedded))
                     .args(threads(part))
                     .args(filter)
-                    .args(skipped(run));
+                    .args(skipped(run, set));
                 command
             });
             commands.collect()
@@ -369,14 +369,16 @@ fn threads(part: &Part) -> Option<String> {
 }
 
 /// Arguments that leave out the tests on three nodes of Galera or three primaries of a group, unless `IDEM_TEST_GALERA` is
-/// set, because on a busy machine a node may expel another one, and the tests fail; the tests in the place `mysql`, and those
+/// set, because on a busy machine a node may expel another one, and the tests fail; of these, the table runs on the newest
+/// servers, for which the machine has to be quiet. They also leave out the tests in the place `mysql`, and those
 /// with a private MySQL, without one; and the tests of the newest servers, unless all of them are installed.
-fn skipped(run: &Run) -> Vec<&'static str> {
+fn skipped(run: &Run, set: Set) -> Vec<&'static str> {
     let are_installed = Release::ALL.iter().all(|it| it.programs().is_ok());
+    let has_several = run.has_var(SEVERAL);
     let optional = [
-        (run.has_var(SEVERAL), "primaries::"),
-        (run.has_var(SEVERAL), "on_galera::"),
-        (run.has_var(SEVERAL), "on_group::"),
+        (has_several, "primaries::"),
+        (has_several || set == Set::Newest, "on_galera::"),
+        (has_several || set == Set::Newest, "on_group::"),
         (run.has_var(MYSQL), "::mysql::"),
         (Release::MY_SQL.programs().is_ok(), "on_mysql_"),
         (are_installed, "newest::"),
