@@ -130,12 +130,12 @@ struct TakenClaim {
 
 impl Drop for TakenClaim {
     fn drop(&mut self) {
+        // Before the queue is locked, because dropping a claim passes its leadership on.
         let interrupted = self.claim.take();
+        let again = interrupted.and_then(|mut claim| claim.try_again().then_some(claim));
         let mut queue = self.give_back.lock();
         queue.taken -= 1;
-        if let Some(mut claim) = interrupted
-            && claim.try_again()
-        {
+        if let Some(claim) = again {
             queue.push(claim);
             drop(queue);
             // A task of another runtime may be waiting for a later claim.
