@@ -9,10 +9,20 @@ use idem_runtime::error::{InvalidCall, StoreError, StoreErrorKind};
 use idem_runtime::key::RecordId;
 use idem_runtime::record::{Observation, Outcome, Owner, Record, Timestamp};
 use idem_runtime::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, ImmediateStore, Page, PageRequest, Purged,
-    Resolution, Resolved, StepStore,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, ImmediateStore, Page, PageRequest,
+    Purged, Resolution, Resolved, StepStore,
 };
 use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, Store};
+
+/// State of a test beside a plain store.
+pub(crate) trait Beside: Debug + Send + Sync + 'static {
+    /// Answers a claim in the place of the store.
+    fn granted(&self, _: &ClaimRequest) -> Option<Granted> {
+        None
+    }
+}
+
+impl Beside for () {}
 
 #[derive(Debug)]
 pub(crate) struct Plain<S, B = ()> {
@@ -70,9 +80,12 @@ impl<S, B> Plain<S, B> {
 }
 
 #[async_trait]
-impl<S: Store, B: Debug + Send + Sync + 'static> Store for Plain<S, B> {
+impl<S: Store, B: Beside> Store for Plain<S, B> {
     async fn claim(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
-        self.store.claim(claim).await
+        match self.beside.granted(claim) {
+            Some(granted) => Ok(ClaimOutcome::Granted(granted)),
+            None => self.store.claim(claim).await,
+        }
     }
 
     async fn take_over(
@@ -149,7 +162,7 @@ fn now<T>(done: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreE
     done.now_or_never().unwrap_or_else(|| Err(waits()))
 }
 
-impl<S: Store, B: Debug + Send + Sync + 'static> ImmediateStore for Plain<S, B> {
+impl<S: Store, B: Beside> ImmediateStore for Plain<S, B> {
     fn claim_now(&self, claim: &ClaimRequest) -> Result<ClaimOutcome, StoreError> {
         now(self.store.claim(claim))
     }

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 use super::Failure;
 use super::places::{Database, Orders as _};
-use crate::engine::plain::Plain;
+use crate::engine::plain::{Beside, Plain};
 
 /// Faults of the next requests, once each, and numbers of requests.
 #[derive(Debug, Default)]
@@ -40,6 +40,8 @@ struct Faults {
     committed: Notify,
     go_on: Notify,
 }
+
+impl Beside for Faults {}
 
 /// A store whose transactions fail on demand.
 type Faulty = Plain<SqliteStore, Faults>;

@@ -4,7 +4,7 @@ use idem_runtime::conformance::{self, Counters};
 use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_tests::{on_stores, places};
 
-use self::defective::{Defect, DefectiveStore};
+use self::defective::{Defect, defective};
 use super::places::{Database, Orders};
 
 mod defective;
@@ -55,7 +55,7 @@ async fn each_defect_of_transactions_is_found() {
         let database = Database::open(places::sqlite()).await;
         let store = database.store();
         store.migrate().await.unwrap();
-        let store = DefectiveStore::new(store, defect);
+        let store = defective(store, defect);
         let failed = conformance::run_transactional(&store, &database).await;
         let failed = failed.expect_err("the store has a defect");
         let found: Vec<_> = failed.violations.iter().map(|it| it.case).collect();
