@@ -5,6 +5,8 @@
     reason = "a panic fails the test that it happens in"
 )]
 
+mod http;
+
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -53,11 +53,19 @@ impl<B: HttpBody> Body<B> {
         }
     }
 
-    /// Error from reading the body, if it failed.
-    pub(super) fn into_error(self) -> Option<B::Error> {
-        match self.end {
-            End::Failed { error } => error,
-            _ => None,
+    /// Body that starts with bytes that the layer has read.
+    pub(super) fn rest(head: Bytes, body: Pin<Box<B>>) -> Self {
+        Self {
+            head: Some(head),
+            end: End::Rest { body },
+        }
+    }
+
+    /// Body that ends with an error, after bytes that the layer has read.
+    pub(super) fn failed(head: Bytes, error: B::Error) -> Self {
+        Self {
+            head: Some(head),
+            end: End::Failed { error: Some(error) },
         }
     }
 }
@@ -126,14 +134,12 @@ impl<B: HttpBody> fmt::Debug for Body<B> {
     }
 }
 
-/// Result of reading a body.
-pub(super) enum Collected<B: HttpBody, F> {
-    /// The body until its end.
-    All(Read),
-    /// The body exceeds the limit.
-    Over(Body<B>),
-    /// Reading failed. The body yields the bytes before the error, and then the error.
-    Failed(Body<B>),
+/// Reason why a body was not read until its end.
+pub(super) enum Stopped<E, F> {
+    /// The body exceeds the limit. It begins with these bytes.
+    Over(Bytes),
+    /// Reading failed after these bytes.
+    Failed(Bytes, E),
     /// There was no room for a chunk.
     NoRoom(F),
 }
@@ -151,11 +157,10 @@ pub(super) struct Read {
 /// Reads a body up to a limit in bytes, and at most one chunk beyond it. Calls `make_room` with the length of each chunk
 /// within the limit, and stops if it fails.
 pub(super) async fn collect<B: HttpBody<Data = Bytes>, F>(
-    body: B,
+    mut body: Pin<&mut B>,
     limit: usize,
     mut make_room: impl FnMut(usize) -> Result<(), F>,
-) -> Collected<B, F> {
-    let mut body = Box::pin(body);
+) -> Result<Read, Stopped<B::Error, F>> {
     let mut chunks = Chunks::default();
     let mut trailers = None;
     let mut has_end_mark = false;
@@ -164,31 +169,21 @@ pub(super) async fn collect<B: HttpBody<Data = Bytes>, F>(
         has_end_mark |= body.is_end_stream();
         match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
             None => {
-                return Collected::All(Read {
+                return Ok(Read {
                     bytes: chunks.join(),
                     trailers,
                     has_end_mark: has_end_mark || body.is_end_stream(),
                 });
             }
-            Some(Err(error)) => {
-                return Collected::Failed(Body {
-                    head: Some(chunks.join()),
-                    end: End::Failed { error: Some(error) },
-                });
-            }
+            Some(Err(error)) => return Err(Stopped::Failed(chunks.join(), error)),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(chunk) => {
                     let len = chunk.len();
                     chunks.push(chunk);
                     if chunks.len > limit {
-                        return Collected::Over(Body {
-                            head: Some(chunks.join()),
-                            end: End::Rest { body },
-                        });
+                        return Err(Stopped::Over(chunks.join()));
                     }
-                    if let Err(full) = make_room(len) {
-                        return Collected::NoRoom(full);
-                    }
+                    make_room(len).map_err(Stopped::NoRoom)?;
                 }
                 Err(frame) => trailers = frame.into_trailers().ok(),
             },

@@ -1,6 +1,8 @@
 //! Counts the requests that run behind a layer, limits them, and waits for the last one.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
@@ -106,7 +108,7 @@ impl Drain {
             running: 1,
             bytes: 0,
         };
-        permit.check(&self.lock(), wanted)?;
+        permit.checked(&mut self.lock(), wanted)?;
         Ok(permit)
     }
 
@@ -127,6 +129,9 @@ pub(super) struct Permit {
 impl Permit {
     /// Takes room for more bytes of the request's body.
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), Full> {
+        if bytes == 0 {
+            return Ok(());
+        }
         self.take(Held { running: 0, bytes })
     }
 
@@ -140,15 +145,13 @@ impl Permit {
 
     fn take(&mut self, more: Held) -> Result<(), Full> {
         let mut state = self.drain.lock();
-        self.check(&state, more)?;
-        state.all.add(more);
-        if !self.scope.is_none() {
-            // Not `entry`, which would clone the scope each time.
-            match state.principals.get_mut(&self.scope) {
-                Some(held) => held.add(more),
-                None => {
-                    state.principals.insert(self.scope.clone(), more);
-                }
+        let (all, principal) = self.checked(&mut state, more)?;
+        all.add(more);
+        match principal {
+            Some(principal) => principal.add(more),
+            None if self.scope.is_none() => {}
+            None => {
+                state.principals.insert(self.scope.clone(), more);
             }
         }
         drop(state);
@@ -156,7 +159,13 @@ impl Permit {
         Ok(())
     }
 
-    fn check(&self, state: &State, more: Held) -> Result<(), Full> {
+    /// Usage of all requests, and of the request's principal if its requests hold anything. Fails if there is no room for
+    /// more.
+    fn checked<'a>(
+        &self,
+        state: &'a mut State,
+        more: Held,
+    ) -> Result<(&'a mut Held, Option<&'a mut Held>), Full> {
         let Limits {
             running,
             bytes,
@@ -164,7 +173,8 @@ impl Permit {
             body,
         } = self.limits;
         let of = |limit: usize| (limit as u128 * u128::from(share) / 100) as usize;
-        if let Some(held) = state.principals.get(&self.scope)
+        let principal = state.principals.get_mut(&self.scope);
+        if let Some(held) = &principal
             && !held.has_room(more, of(running).max(1), of(bytes).max(body))
         {
             return Err(Full::Principal);
@@ -172,18 +182,24 @@ impl Permit {
         if !state.all.has_room(more, running, bytes.max(body)) {
             return Err(Full::All);
         }
-        Ok(())
+        Ok((&mut state.all, principal))
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        if self.held.is_nothing() {
+            return;
+        }
         let mut state = self.drain.lock();
         state.all.subtract(self.held);
-        if let Some(held) = state.principals.get_mut(&self.scope) {
-            held.subtract(self.held);
-            if held.running == 0 && held.bytes == 0 {
-                state.principals.remove(&self.scope);
+        let scope = mem::take(&mut self.scope);
+        if !scope.is_none()
+            && let Entry::Occupied(mut principal) = state.principals.entry(scope)
+        {
+            principal.get_mut().subtract(self.held);
+            if principal.get().is_nothing() {
+                principal.remove();
             }
         }
         let is_idle = self.held.running > 0 && state.all.running == 0;
@@ -199,6 +215,10 @@ impl Held {
         // Usage that does not grow may be over its limit: layers with one `Drain` have different limits.
         (more.running == 0 || self.running + more.running <= running)
             && (more.bytes == 0 || self.bytes + more.bytes <= bytes)
+    }
+
+    fn is_nothing(self) -> bool {
+        self.running == 0 && self.bytes == 0
     }
 
     fn add(&mut self, more: Self) {

@@ -50,10 +50,8 @@ pub(super) fn of(
     };
     if coding.is_empty()
         && let Some(kind) = content_type.and_then(json_type)
-        && let Ok(fingerprint) = Fingerprinted::new(
-            &(method, path, query, kind.as_slice(), json),
-            with_canonical,
-        )
+        && let Ok(fingerprint) =
+            Fingerprinted::new(&(method, path, query, &*kind, json), with_canonical)
     {
         return Ok(fingerprint);
     }
@@ -101,7 +99,11 @@ fn content_coding(headers: &HeaderMap) -> Vec<u8> {
 
 /// Media type `application/json` or `…+json` in lower case, with its parameters except `charset`, which has no meaning
 /// for JSON (RFC 8259 §11). None for any other media type, and for several.
-fn json_type(content_type: &[u8]) -> Option<Vec<u8>> {
+fn json_type(content_type: &[u8]) -> Option<Cow<'_, [u8]>> {
+    const JSON: &[u8] = b"application/json";
+    if content_type == JSON {
+        return Some(JSON.into());
+    }
     if content_type.contains(&b'\n') {
         return None;
     }
@@ -120,7 +122,7 @@ fn json_type(content_type: &[u8]) -> Option<Vec<u8>> {
     };
     let mut parts = content_type.split(separates).map(<[u8]>::trim_ascii);
     let mut kind = parts.next()?.to_ascii_lowercase();
-    if kind != b"application/json" && !kind.ends_with(b"+json") {
+    if kind != JSON && !kind.ends_with(b"+json") {
         return None;
     }
     for parameter in parts {
@@ -130,7 +132,7 @@ fn json_type(content_type: &[u8]) -> Option<Vec<u8>> {
             kind.extend_from_slice(parameter);
         }
     }
-    Some(kind)
+    Some(kind.into())
 }
 
 #[cfg(test)]

@@ -1,15 +1,23 @@
 //! Response future of the service.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use http::Response;
 use http_body::Body as HttpBody;
 use pin_project_lite::pin_project;
+use tokio::task::JoinHandle;
+use tracing::Instrument as _;
 
 use super::body::Body;
+use super::config::Config;
+use super::refusal::Refusal;
+use crate::error::Error;
 
 pin_project! {
     /// Response future of [`Idempotency`](super::Idempotency).
@@ -25,11 +33,57 @@ pin_project! {
         /// Future of the inner service.
         Passed { #[pin] inner: F },
         /// Future of a guarded request.
-        Guarded { future: Boxed<ResBody, E> },
+        Guarded { guarded: Guarded<ResBody, E> },
     }
 }
 
-type Boxed<ResBody, E> = Pin<Box<dyn Future<Output = Result<Response<Body<ResBody>>, E>> + Send>>;
+/// A guarded request. Its future begins in the caller's task, and ends in its own.
+///
+/// The future is boxed once and moved as a pointer.
+struct Guarded<ResBody: HttpBody, E> {
+    config: Arc<Config>,
+    switch: TaskSwitch,
+    /// None once the future has its own task, or has ended.
+    future: Option<Boxed<ResBody, E>>,
+    task: Option<JoinHandle<Answer<ResBody, E>>>,
+}
+
+type Boxed<ResBody, E> = Pin<Box<dyn Future<Output = Answer<ResBody, E>> + Send>>;
+
+/// Response to a guarded request, or the reason why its future has none.
+pub(super) type Answer<ResBody, E> = Result<Response<Body<ResBody>>, Unanswered<E>>;
+
+/// Reason why the future of a guarded request has no response.
+pub(super) enum Unanswered<E> {
+    /// The engine refused the call. The problem is formatted in the caller's task.
+    Refused(Error),
+    /// The inner service failed.
+    Service(E),
+    /// The runtime was shut down, and the future's task with it.
+    ShutDown,
+}
+
+/// Moves a future from its caller's task to its own, at a point that the future chooses.
+#[derive(Clone, Default)]
+pub(super) struct TaskSwitch(Arc<AtomicBool>);
+
+impl TaskSwitch {
+    /// Continues in a task of its own, which the caller does not cancel.
+    pub(super) async fn to_own_task(&self) {
+        self.0.store(true, Ordering::Relaxed);
+        let mut is_moved = false;
+        // Nothing has to wake the future: a new task is polled.
+        let moved = poll_fn(|_| match mem::replace(&mut is_moved, true) {
+            false => Poll::Pending,
+            true => Poll::Ready(()),
+        });
+        moved.await;
+    }
+
+    fn is_requested(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 impl<F, ResBody: HttpBody, E> ResponseFuture<F, ResBody, E> {
     pub(super) fn passed(inner: F) -> Self {
@@ -38,9 +92,19 @@ impl<F, ResBody: HttpBody, E> ResponseFuture<F, ResBody, E> {
         }
     }
 
-    pub(super) fn guarded(future: Boxed<ResBody, E>) -> Self {
+    pub(super) fn guarded(
+        config: Arc<Config>,
+        future: impl Future<Output = Answer<ResBody, E>> + Send + 'static,
+        switch: TaskSwitch,
+    ) -> Self {
+        let guarded = Guarded {
+            config,
+            switch,
+            future: Some(Box::pin(future)),
+            task: None,
+        };
         Self {
-            kind: Kind::Guarded { future },
+            kind: Kind::Guarded { guarded },
         }
     }
 }
@@ -48,7 +112,9 @@ impl<F, ResBody: HttpBody, E> ResponseFuture<F, ResBody, E> {
 impl<F, ResBody, E> Future for ResponseFuture<F, ResBody, E>
 where
     F: Future<Output = Result<Response<ResBody>, E>>,
-    ResBody: HttpBody,
+    ResBody: HttpBody + Send + 'static,
+    ResBody::Error: Send,
+    E: Send + 'static,
 {
     type Output = Result<Response<Body<ResBody>>, E>;
 
@@ -58,7 +124,55 @@ where
                 let response = ready!(inner.poll(cx))?;
                 Poll::Ready(Ok(response.map(Body::passed)))
             }
-            KindProjection::Guarded { future } => future.as_mut().poll(cx),
+            KindProjection::Guarded { guarded } => {
+                let answer = ready!(guarded.poll(cx));
+                Poll::Ready(guarded.response(answer))
+            }
+        }
+    }
+}
+
+impl<ResBody, E> Guarded<ResBody, E>
+where
+    ResBody: HttpBody + Send + 'static,
+    ResBody::Error: Send,
+    E: Send + 'static,
+{
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Answer<ResBody, E>> {
+        if let Some(mut future) = self.future.take() {
+            let polled = future.as_mut().poll(cx);
+            if polled.is_ready() {
+                return polled;
+            }
+            if !self.switch.is_requested() {
+                self.future = Some(future);
+                return Poll::Pending;
+            }
+            let counted = self.config.idem.count_detached();
+            let task = async move {
+                let answer = future.await;
+                drop(counted);
+                answer
+            };
+            self.task = Some(tokio::spawn(task.in_current_span()));
+        }
+        let task = self.task.as_mut().expect("not polled after its end");
+        Poll::Ready(match ready!(Pin::new(task).poll(cx)) {
+            Ok(answer) => answer,
+            Err(error) => match error.try_into_panic() {
+                // The handler panicked, and so does the caller, as it would without the layer.
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Unanswered::ShutDown),
+            },
+        })
+    }
+
+    fn response(&self, answer: Answer<ResBody, E>) -> Result<Response<Body<ResBody>>, E> {
+        match answer {
+            Ok(response) => Ok(response),
+            Err(Unanswered::Refused(error)) => Ok(self.config.problem(error)),
+            Err(Unanswered::Service(error)) => Err(error),
+            Err(Unanswered::ShutDown) => Ok(self.config.refuse(Refusal::ShuttingDown)),
         }
     }
 }

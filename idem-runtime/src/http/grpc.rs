@@ -14,10 +14,14 @@ const UNIMPLEMENTED: HeaderValue = HeaderValue::from_static("12");
 
 /// Media type of a gRPC or gRPC-Web call, without its parameters. None for any other request.
 pub(super) fn media_type(headers: &HeaderMap) -> Option<HeaderValue> {
+    const GRPC: &[u8] = b"application/grpc";
     let value = headers.get(CONTENT_TYPE)?.as_bytes();
     let essence = value.split(|byte| *byte == b';').next()?.trim_ascii();
+    if !essence.get(..GRPC.len())?.eq_ignore_ascii_case(GRPC) {
+        return None;
+    }
     let essence = essence.to_ascii_lowercase();
-    let rest = essence.strip_prefix(b"application/grpc")?;
+    let rest = &essence[GRPC.len()..];
     let is_grpc = rest.is_empty() || rest.starts_with(b"+") || rest.starts_with(b"-web");
     is_grpc.then(|| HeaderValue::from_bytes(&essence).ok())?
 }

@@ -1,6 +1,5 @@
 //! A guarded request, from its admission to its response.
 
-use std::any::Any;
 use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::future::poll_fn;
@@ -10,19 +9,18 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode, request, response};
 use http_body::Body as HttpBody;
 use tower_service::Service;
-use tracing::Instrument as _;
 
 use super::admission::{Admission, AdmittedRequest, GuardedBy, content_length};
-use super::body::{Body, Collected, Read, collect};
+use super::body::{Body, Read, Stopped, collect};
 use super::config::Config;
 use super::finality::{self, Unrouted};
+use super::future::{Answer, TaskSwitch, Unanswered};
 use super::header::{IDEMPOTENT_REPLAYED, InvalidKeyHeader};
-use super::refusal::Refusal;
 use super::stored;
-use crate::engine::typed::{self, ErrorCodec, Running, ValueCodec};
+use crate::engine::typed::{self, ErrorCodec, ValueCodec};
 use crate::engine::{Attempt, Finality};
 use crate::error::Error;
 use crate::key::Key;
@@ -36,6 +34,8 @@ pub(super) struct GuardedCall<S, ReqBody> {
     pub(super) request: Request<ReqBody>,
     /// The request's key, or the reason why it has none.
     pub(super) key: Result<Option<Key>, InvalidKeyHeader>,
+    /// Moves the call into its own task.
+    pub(super) switch: TaskSwitch,
 }
 
 /// Result of the engine: a response that is stored, or what takes its place.
@@ -66,14 +66,6 @@ impl<ResBody: HttpBody, E> From<Error> for NotStored<ResBody, E> {
     }
 }
 
-/// Reason for which the handler's task returned nothing.
-enum TaskFailure {
-    /// The handler panicked. The panic is resumed in the caller, as it would be without the layer.
-    Panicked(Box<dyn Any + Send>),
-    /// The runtime was shut down.
-    Cancelled,
-}
-
 impl<S, ReqBody, ResBody> GuardedCall<S, ReqBody>
 where
     S: Service<Request<Body<ReqBody>>, Response = Response<ResBody>> + Send + 'static,
@@ -85,118 +77,118 @@ where
     ResBody::Error: Send,
 {
     /// Admits the request, claims its key, and runs the handler if the claim is granted.
-    pub(super) async fn respond(self) -> Result<Response<Body<ResBody>>, S::Error> {
+    ///
+    /// A server drops the response future when its client disconnects. Everything that does not finish at its first poll
+    /// after the admission therefore runs in a separate task. That includes the claim: a claim that is cancelled on its
+    /// way to the store could leave the key claimed without an owner.
+    pub(super) fn respond(
+        self,
+    ) -> impl Future<Output = Answer<ResBody, S::Error>> + Send + 'static {
         let Self {
             mut inner,
             config,
             request,
             key,
+            switch,
         } = self;
-        let admitted = match Admission::of(&config, request, key).await {
-            Ok(Admission::New(admitted)) => admitted,
-            Ok(Admission::Guarded(request)) => {
-                poll_fn(|cx| inner.poll_ready(cx)).await?;
-                let response = inner.call(request.map(Body::passed)).await?;
-                return Ok(response.map(Body::passed));
-            }
-            Err(refusal) => return Ok(config.refuse(refusal)),
-        };
-        match Self::execute(inner, Arc::clone(&config), admitted).await {
-            Ok(Ok(stored)) => Ok(stored.response),
-            Ok(Err(NotStored::Response(response, _))) => Ok(response),
-            Ok(Err(NotStored::NotReady(error) | NotStored::Service(error))) => Err(error),
-            Ok(Err(NotStored::Refused(error))) => Ok(config.problem(error)),
-            Err(TaskFailure::Panicked(panic)) => std::panic::resume_unwind(panic),
-            Err(TaskFailure::Cancelled) => Ok(config.refuse(Refusal::ShuttingDown)),
+        let (mut parts, body) = request.into_parts();
+        // What the block captures has one place in the future. Arguments of an `async fn` would have two.
+        async move {
+            let AdmittedRequest { call, body, permit } =
+                match Admission::of(&config, &parts, body, key).await {
+                    Ok(Admission::New(admitted)) => admitted,
+                    Ok(Admission::Guarded(body)) => return pass(inner, parts, body).await,
+                    Err(refusal) => return Ok(config.refuse(refusal)),
+                };
+            let claiming = typed::enter(
+                typed::handle(&config.idem),
+                call,
+                ValueCodec::by(
+                    |value: &FinalResponse<ResBody>, _, limit| {
+                        stored::encode(value.encoded.as_deref(), limit)
+                    },
+                    |payload| stored::decode(payload).map(FinalResponse::replayed),
+                ),
+                ErrorCodec::none(),
+            );
+            let mut running = match claim(claiming, &switch).await {
+                Ok(running) => running,
+                Err(outcome) => return answer(outcome),
+            };
+            let attempt = running.attempt();
+            parts.extensions.insert(attempt.clone());
+            parts.extensions.insert(GuardedBy(Arc::clone(&config)));
+            let handler = async {
+                let request = Request::from_parts(parts, body);
+                let is_unrouted = finality::is_unrouted(&request);
+                poll_fn(|cx| inner.poll_ready(cx))
+                    .await
+                    .map_err(NotStored::NotReady)?;
+                let mut response = inner.call(request).await.map_err(NotStored::Service)?;
+                if is_unrouted {
+                    response.extensions_mut().insert(Unrouted);
+                }
+                collect_final(&config, &attempt, response).await
+            };
+            let outcome = running.drive(handler).await;
+            let finish = running.finish(outcome, |error| match error {
+                NotStored::Response(_, finality) => *finality,
+                NotStored::NotReady(_) => Finality::Transient,
+                NotStored::Service(_) if config.on_crash == OnCrash::Rerun => Finality::Transient,
+                NotStored::Service(error) if config.not_run.is(error) => Finality::Transient,
+                NotStored::Service(_) | NotStored::Refused(_) => Finality::Unknown,
+            });
+            let outcome = finish.await;
+            drop(permit);
+            answer(outcome)
         }
     }
+}
 
-    /// Claims the key, and runs the handler if the claim is granted.
-    ///
-    /// A server drops this future when its client disconnects. Everything that does not finish at its first poll
-    /// therefore runs in a separate task. That includes the claim: a claim that is cancelled on its way to the store could
-    /// leave the key claimed without an owner.
-    async fn execute(
-        inner: S,
-        config: Arc<Config>,
-        admitted: AdmittedRequest<ReqBody>,
-    ) -> Result<GuardedResult<ResBody, S::Error>, TaskFailure> {
-        let AdmittedRequest {
-            call,
-            request,
-            permit,
-        } = admitted;
-        let mut claiming = typed::enter(
-            typed::handle(&config.idem),
-            call,
-            ValueCodec::by(
-                |value: &FinalResponse<ResBody>, _, limit| {
-                    stored::encode(value.encoded.as_deref(), limit)
-                },
-                |payload| stored::decode(payload).map(FinalResponse::replayed),
-            ),
-            ErrorCodec::none(),
-        );
-        // A replay from memory is ready at the first poll and needs no task. Nothing can drop this future between that
-        // poll and the spawn.
-        let claimed = poll_fn(|cx| Poll::Ready(Pin::new(&mut claiming).poll(cx))).await;
-        let claimed = match claimed {
-            Poll::Ready(Err(outcome)) => return Ok(outcome),
-            Poll::Ready(Ok(running)) => Some(running),
-            Poll::Pending => None,
-        };
-        let counted = config.idem.count_detached();
-        let task = async move {
-            let claimed = match claimed {
-                Some(running) => Ok(running),
-                None => claiming.await,
-            };
-            let outcome = match claimed {
-                Ok(running) => Self::run(inner, config, running, request).await,
-                Err(outcome) => outcome,
-            };
-            drop((permit, counted));
-            outcome
-        };
-        let task = tokio::spawn(task.in_current_span());
-        task.await.map_err(|error| match error.try_into_panic() {
-            Ok(panic) => TaskFailure::Panicked(panic),
-            Err(_) => TaskFailure::Cancelled,
-        })
+/// Calls the inner service, because this layer holds the claim of the request further outside.
+async fn pass<S, ReqBody, ResBody>(
+    mut inner: S,
+    parts: request::Parts,
+    body: ReqBody,
+) -> Answer<ResBody, S::Error>
+where
+    S: Service<Request<Body<ReqBody>>, Response = Response<ResBody>>,
+    ReqBody: HttpBody,
+    ResBody: HttpBody,
+{
+    let ready = poll_fn(|cx| inner.poll_ready(cx)).await;
+    ready.map_err(Unanswered::Service)?;
+    let request = Request::from_parts(parts, Body::passed(body));
+    let response = inner.call(request).await.map_err(Unanswered::Service)?;
+    Ok(response.map(Body::passed))
+}
+
+/// Waits for a claim. A replay from memory is ready at the first poll, and needs no task. Everything else continues in a
+/// task, and nothing can drop the future before.
+async fn claim<F, Granted, Outcome>(mut claiming: F, switch: &TaskSwitch) -> F::Output
+where
+    F: Future<Output = Result<Granted, Outcome>> + Unpin,
+{
+    let claimed = match poll_fn(|cx| Poll::Ready(Pin::new(&mut claiming).poll(cx))).await {
+        Poll::Ready(Ok(granted)) => Some(granted),
+        Poll::Ready(Err(outcome)) => return Err(outcome),
+        Poll::Pending => None,
+    };
+    switch.to_own_task().await;
+    match claimed {
+        Some(granted) => Ok(granted),
+        None => claiming.await,
     }
+}
 
-    /// Runs the handler, and settles its claim.
-    async fn run(
-        mut inner: S,
-        config: Arc<Config>,
-        mut running: Running<FinalResponse<ResBody>, NotStored<ResBody, S::Error>>,
-        mut request: Request<Body<ReqBody>>,
-    ) -> GuardedResult<ResBody, S::Error> {
-        let attempt = running.attempt();
-        request.extensions_mut().insert(attempt.clone());
-        request
-            .extensions_mut()
-            .insert(GuardedBy(Arc::clone(&config)));
-        let is_unrouted = finality::is_unrouted(&request);
-        let handler = async {
-            poll_fn(|cx| inner.poll_ready(cx))
-                .await
-                .map_err(NotStored::NotReady)?;
-            let mut response = inner.call(request).await.map_err(NotStored::Service)?;
-            if is_unrouted {
-                response.extensions_mut().insert(Unrouted);
-            }
-            collect_final(&config, &attempt, response).await
-        };
-        let outcome = running.drive(handler).await;
-        let finish = running.finish(outcome, |error| match error {
-            NotStored::Response(_, finality) => *finality,
-            NotStored::NotReady(_) => Finality::Transient,
-            NotStored::Service(_) if config.on_crash == OnCrash::Rerun => Finality::Transient,
-            NotStored::Service(error) if config.not_run.is(error) => Finality::Transient,
-            NotStored::Service(_) | NotStored::Refused(_) => Finality::Unknown,
-        });
-        finish.await
+fn answer<ResBody: HttpBody, E>(outcome: GuardedResult<ResBody, E>) -> Answer<ResBody, E> {
+    match outcome {
+        Ok(stored) => Ok(stored.response),
+        Err(NotStored::Response(response, _)) => Ok(response),
+        Err(NotStored::NotReady(error) | NotStored::Service(error)) => {
+            Err(Unanswered::Service(error))
+        }
+        Err(NotStored::Refused(error)) => Err(Unanswered::Refused(error)),
     }
 }
 
@@ -216,11 +208,13 @@ where
         return Err(NotStored::Response(response, finality));
     }
     if let Some(ttl) = config.retention.of_response(&parts) {
-        retain_for(attempt, ttl).await;
+        Box::pin(retain_for(attempt, ttl)).await;
     }
     let any_room = |_| Ok::<(), Infallible>(());
-    match collect(body, config.max_response_bytes, any_room).await {
-        Collected::All(Read {
+    // Boxed, because a body that was read in part goes to the client.
+    let mut body = Box::pin(body);
+    match collect(body.as_mut(), config.max_response_bytes, any_room).await {
+        Ok(Read {
             bytes, trailers, ..
         }) => {
             // A response of another length was cut off on its way here, for example from a server behind a gateway.
@@ -234,11 +228,19 @@ where
             })
         }
         // The status says that the work is done. The handler must not run again, although its response is not stored.
-        Collected::Over(body) | Collected::Failed(body) => Ok(FinalResponse {
-            response: Response::from_parts(parts, body),
-            encoded: None,
-        }),
-        Collected::NoRoom(never) => match never {},
+        Err(Stopped::Over(head)) => Ok(not_stored(parts, Body::rest(head, body))),
+        Err(Stopped::Failed(head, error)) => Ok(not_stored(parts, Body::failed(head, error))),
+        Err(Stopped::NoRoom(never)) => match never {},
+    }
+}
+
+fn not_stored<ResBody: HttpBody>(
+    parts: response::Parts,
+    body: Body<ResBody>,
+) -> FinalResponse<ResBody> {
+    FinalResponse {
+        response: Response::from_parts(parts, body),
+        encoded: None,
     }
 }
 

@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use super::body::Body;
 use super::config::Config;
-use super::future::ResponseFuture;
+use super::future::{ResponseFuture, TaskSwitch};
 use super::guarded::GuardedCall;
 
 /// Service whose guarded requests are idempotent. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -57,12 +57,14 @@ where
         // Drops the instance that is ready, with what it has reserved, such as a place of a concurrency limit. Otherwise
         // a body that never arrives would hold the reservation, and so would a replay.
         self.inner = self.inner.clone();
+        let switch = TaskSwitch::default();
         let guarded = GuardedCall {
             inner: self.inner.clone(),
             config: Arc::clone(config),
             request,
             key,
+            switch: switch.clone(),
         };
-        ResponseFuture::guarded(Box::pin(guarded.respond()))
+        ResponseFuture::guarded(Arc::clone(config), guarded.respond(), switch)
     }
 }
