@@ -24,6 +24,6 @@ mod sql;
 pub mod sqlite;
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-pub use self::sql::{Cancellation, OpenTransaction};
+pub use self::sql::{Cancellation, OpenTransaction, Savepoint};
 
 pub use idem_store::store::*;

@@ -2,11 +2,13 @@
 //!
 //! Each [`Case`] proves one rule of the [contract of `Store`](crate::store::Store#contract), or of that of
 //! [`StepStore`](crate::store::StepStore#contract), [`AttemptStore`](crate::store::AttemptStore#contract) or
-//! [`RecoveryStore`](crate::store::RecoveryStore#contract) if the
-//! store implements it. A case creates its own fresh records and does not clean up. The suite therefore runs on any
-//! store: shared, already used, and never emptied. Where a lease must lapse, a case waits in real time, with short
-//! leases and polling up to a deadline. Use a tokio runtime whose clock is the store's, and a multi-threaded one if the
-//! store allows it.
+//! [`RecoveryStore`](crate::store::RecoveryStore#contract) if the store implements it. Where a lease must lapse, a case waits
+//! in real time, with short leases and polling up to a deadline. Use a tokio runtime whose clock is the store's, and a
+//! multi-threaded one if the store allows it.
+//!
+//! A case creates its own fresh records and does not clean up: a run leaves some 800 records, most of which expire within two
+//! hours. The suite runs on any store: shared, already used, and purged by others meanwhile. A case on purging is inconclusive
+//! if so many records are due that purging does not end, or if other purges remove its records first.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -31,6 +33,9 @@
 //! - An event that must happen has 20 s, and a case has 60 s.
 //! - A retryable error of a call that recognises its repetitions is repeated, up to 20 times with growing pauses of up to
 //!   200 ms. Any other retryable error makes the case inconclusive.
+//! - An inconclusive case is repeated, twice at most.
+//! - A claim of a record that an open transaction holds must not be granted. The case waits 200 ms for its answer, so a
+//!   store that grants the claim later passes.
 //!
 //! A [`TransactionalStore`](crate::store::TransactionalStore) also runs [`run_transactional`].
 //!
@@ -69,6 +74,8 @@ pub use self::transactions::{Counters, TransactionalReport, run_transactional};
 
 /// Time limit of a case. A case that takes longer fails. No case needs more than a few seconds.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
+/// Number of times that a case which could not decide is repeated.
+const REPETITIONS: u32 = 2;
 /// Number of cases that [`run_all`] runs concurrently.
 const CONCURRENT_CASES: usize = 8;
 
@@ -136,24 +143,37 @@ impl Case {
     /// # Cancel safety
     /// If the future is dropped, its records remain in the store. They do not affect other cases.
     pub async fn run(&self, store: Arc<dyn Store>) -> Result<(), Violation> {
-        let outcome = tokio::time::timeout(CASE_LIMIT, (self.run)(Subject::new(store))).await;
-        let seen = match outcome {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(seen)) => seen,
-            Err(_) => kit::undecided(&format!("it had not come to an end after {CASE_LIMIT:?}")),
-        };
-        Err(self.violation(&seen))
+        limited(self.name, self.rule, (self.run)(Subject::new(store))).await
     }
+}
 
-    fn violation(&self, seen: &str) -> Violation {
-        let undecided = kit::is_undecided(seen);
-        Violation {
-            case: self.name,
-            rule: self.rule,
-            seen: undecided.unwrap_or(seen).to_owned(),
-            inconclusive: undecided.is_some(),
+/// Runs a case for as long as it may take.
+async fn limited(
+    case: &'static str,
+    rule: &'static str,
+    run: impl Future<Output = CaseResult>,
+) -> Result<(), Violation> {
+    let outcome = tokio::time::timeout(CASE_LIMIT, run).await;
+    let outcome = outcome.unwrap_or_else(|_| {
+        let why = format!("it had not come to an end after {CASE_LIMIT:?}");
+        Err(kit::undecided(&why))
+    });
+    outcome.map_err(|seen| Violation::new(case, rule, &seen))
+}
+
+/// Runs a case again that could not decide at first, [`REPETITIONS`] times at most.
+async fn repeated<F>(first: Result<(), Violation>, run: impl Fn() -> F) -> Result<(), Violation>
+where
+    F: Future<Output = Result<(), Violation>>,
+{
+    let mut outcome = first;
+    for _ in 0..REPETITIONS {
+        match &outcome {
+            Err(violation) if violation.inconclusive => outcome = run().await,
+            _ => break,
         }
     }
+    outcome
 }
 
 impl fmt::Debug for Case {
@@ -174,6 +194,19 @@ pub struct Violation {
     /// True if the case could not decide whether the store keeps the rule: the store or the machine was too slow, or
     /// retryable errors did not end.
     pub inconclusive: bool,
+}
+
+impl Violation {
+    /// Finding of a case: a violation, or that the case could not decide.
+    fn new(case: &'static str, rule: &'static str, seen: &str) -> Self {
+        let undecided = kit::is_undecided(seen);
+        Self {
+            case,
+            rule,
+            seen: undecided.unwrap_or(seen).to_owned(),
+            inconclusive: undecided.is_some(),
+        }
+    }
 }
 
 impl fmt::Display for Violation {
@@ -227,6 +260,34 @@ pub struct Failed {
     pub violations: Vec<Violation>,
     /// Cases that could not decide, not even when they were repeated alone.
     pub inconclusive: Vec<Violation>,
+}
+
+impl Failed {
+    /// Result of no case.
+    const fn none() -> Self {
+        Self {
+            passed: 0,
+            violations: Vec::new(),
+            inconclusive: Vec::new(),
+        }
+    }
+
+    /// Adds the outcome of a case.
+    fn add(&mut self, outcome: Result<(), Violation>) {
+        match outcome {
+            Ok(()) => self.passed += 1,
+            Err(violation) if violation.inconclusive => self.inconclusive.push(violation),
+            Err(violation) => self.violations.push(violation),
+        }
+    }
+
+    /// Returns this if a case did not pass.
+    fn check(self) -> Result<(), Self> {
+        match self.violations.is_empty() && self.inconclusive.is_empty() {
+            true => Ok(()),
+            false => Err(self),
+        }
+    }
 }
 
 impl fmt::Display for Failed {
@@ -286,43 +347,32 @@ pub async fn run_all_with(store: Arc<dyn Store>, concurrency: usize) -> Result<R
         });
         cases_of.insert(task.id(), case);
     }
-    let mut failed = Failed {
-        passed: 0,
-        violations: Vec::new(),
-        inconclusive: Vec::new(),
-    };
-    let mut again: Vec<&'static Case> = Vec::new();
+    let mut failed = Failed::none();
+    let mut again = Vec::new();
     while let Some(done) = running.join_next().await {
         match done {
-            Ok(Ok(())) => failed.passed += 1,
-            Ok(Err(violation)) if violation.inconclusive => again.extend(case(violation.case)),
-            Ok(Err(violation)) => failed.violations.push(violation),
-            Err(panicked) => failed.violations.extend(
-                cases_of
-                    .get(&panicked.id())
-                    .map(|case| case.violation(&format!("it panicked: {panicked}"))),
-            ),
+            Ok(Err(violation)) if violation.inconclusive => again.push(violation),
+            Ok(outcome) => failed.add(outcome),
+            Err(panicked) => {
+                if let Some(case) = cases_of.get(&panicked.id()) {
+                    let seen = format!("it panicked: {panicked}");
+                    failed.add(Err(Violation::new(case.name, case.rule, &seen)));
+                }
+            }
         }
     }
-    for case in again {
-        let mut outcome = case.run(Arc::clone(&store)).await;
-        if outcome.as_ref().is_err_and(|it| it.inconclusive) {
-            outcome = case.run(Arc::clone(&store)).await;
+    for undecided in again {
+        if let Some(case) = case(undecided.case) {
+            let run = || case.run(Arc::clone(&store));
+            failed.add(repeated(Err(undecided), run).await);
         }
-        match outcome {
-            Ok(()) => failed.passed += 1,
-            Err(violation) if violation.inconclusive => failed.inconclusive.push(violation),
-            Err(violation) => failed.violations.push(violation),
-        }
-    }
-    if failed.violations.is_empty() && failed.inconclusive.is_empty() {
-        return Ok(Report {
-            passed: failed.passed,
-            inapplicable,
-        });
     }
     failed.violations.sort_by_key(|violation| violation.case);
-    Err(failed)
+    let passed = failed.passed;
+    failed.check().map(|()| Report {
+        passed,
+        inapplicable,
+    })
 }
 
 /// Returns the case with this name.

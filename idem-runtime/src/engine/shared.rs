@@ -41,7 +41,10 @@ pub(super) struct Engine {
     pub(super) replay_notes: ReplayNotes,
     pub(super) functions: NamedFunctions,
     pub(super) singleflight: SingleFlight,
+    /// Leased claims.
     pub(super) admission: Arc<Admission>,
+    /// Claims in transactions, which wait for a connection each.
+    pub(super) begins: Arc<Admission>,
     /// Tasks that callers do not cancel.
     pub(super) detached: DetachedTasks,
     /// Abandoned claims: the calls that made them were dropped.
@@ -65,6 +68,7 @@ impl Engine {
             functions: NamedFunctions::default(),
             singleflight: SingleFlight::default(),
             admission: Arc::new(Admission::new(&policy, ANSWER_SOON)),
+            begins: Arc::new(Admission::new(&policy, ANSWER_SOON)),
             detached: DetachedTasks::default(),
             give_back: Arc::new(GiveBack::new(Arc::clone(&store), policy.store_timeout)),
             orphans: Arc::new(Semaphore::new(MAX_ORPHANS)),

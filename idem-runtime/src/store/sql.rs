@@ -23,6 +23,7 @@ mod recovery_table;
 mod returning;
 mod rows;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+mod savepoint;
 mod server;
 mod statements;
 mod step_table;
@@ -82,6 +83,7 @@ pub(super) use transaction::guard;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transaction::innermost_savepoint;
 pub use transaction::{Cancellation, OpenTransaction};
+pub use savepoint::Savepoint;
 pub(super) use transaction::{Ended, InTransaction, Manager, transactions};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transitions::read_current;

@@ -28,7 +28,7 @@ pub(super) const LONG: Duration = Duration::from_secs(3600);
 /// Lease or retention whose end a case waits for. No case relies on its still being valid.
 pub(super) const SHORT: Duration = Duration::from_millis(20);
 /// Longest wait of a case for an event that must happen.
-const DEADLINE: Duration = Duration::from_secs(20);
+pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 /// Largest number of tries of a call that may be repeated.
 const TRIES: u32 = 20;
 /// Longest pause before such a call is repeated.
@@ -327,9 +327,11 @@ impl Subject {
     }
 }
 
-/// Wait for an event that must happen, with short pauses.
+/// Wait for an event that must happen, with short pauses. The event is looked for once more after the deadline, so that a
+/// case which was busy with something else until then does not miss it.
 pub(super) struct Patience {
     begun: Instant,
+    is_over: bool,
     otherwise: &'static str,
 }
 
@@ -338,12 +340,14 @@ impl Patience {
     pub(super) fn new(otherwise: &'static str) -> Self {
         Self {
             begun: Instant::now(),
+            is_over: false,
             otherwise,
         }
     }
 
     pub(super) async fn wait(&mut self) -> CaseResult {
-        ensure!(self.begun.elapsed() < DEADLINE, "{}", self.otherwise);
+        ensure!(!self.is_over, "{}", self.otherwise);
+        self.is_over = self.begun.elapsed() >= DEADLINE;
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok(())
     }

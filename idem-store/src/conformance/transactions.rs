@@ -7,17 +7,15 @@ use std::fmt;
 use std::time::Duration;
 
 use super::kit::*;
-use super::{CASE_LIMIT, Failed, Violation};
+use super::{Failed, limited, repeated};
 use crate::error::StoreError;
 use crate::record::{ClaimId, Observation, OnCrash, Outcome, Owner, RecordState};
 use crate::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore,
 };
 
-/// Time in which another caller may be granted a record that an open transaction holds, if the store has the defect.
+/// Wait for the answer to a claim of a record that an open transaction holds. A store that grants the claim later passes.
 const BRIEF: Duration = Duration::from_millis(200);
-/// Savepoint of the cases.
-const SAVEPOINT: &str = "idem_conformance";
 
 /// Data of an application, beside the records of a [`TransactionalStore`]: counters by name. An author of a store implements
 /// this for [`run_transactional`], for instance by a table with a row for each addition.
@@ -54,7 +52,8 @@ impl fmt::Display for TransactionalReport {
 }
 
 /// Runs all cases of transactions on a store, one after the other. They create fresh records and counters, and do not clean
-/// up. Needs a tokio runtime with timers, and a store that may open two transactions at the same time.
+/// up. A case that could not decide is repeated, twice at most. Needs a tokio runtime with timers, and a store that may open
+/// two transactions at the same time.
 ///
 /// # Errors
 /// [`Failed`] with each rule that the store breaks, and with each case that could not decide.
@@ -68,22 +67,15 @@ where
 {
     let cases = Cases { store, counters };
     let mut passed = Vec::new();
-    let mut failed = Failed {
-        passed: 0,
-        violations: Vec::new(),
-        inconclusive: Vec::new(),
-    };
+    let mut failed = Failed::none();
     macro_rules! run {
         ($($case:ident: $rule:literal,)*) => {$(
-            let outcome = tokio::time::timeout(CASE_LIMIT, cases.$case()).await;
-            let outcome = outcome.unwrap_or_else(|_| {
-                Err(undecided(&format!("it had not come to an end after {CASE_LIMIT:?}")))
-            });
-            match outcome.map_err(|seen| violation(stringify!($case), $rule, &seen)) {
-                Ok(()) => passed.push(stringify!($case)),
-                Err(violation) if violation.inconclusive => failed.inconclusive.push(violation),
-                Err(violation) => failed.violations.push(violation),
+            let run = || limited(stringify!($case), $rule, cases.$case());
+            let outcome = repeated(run().await, run).await;
+            if outcome.is_ok() {
+                passed.push(stringify!($case));
             }
+            failed.add(outcome);
         )*};
     }
     run! {
@@ -94,28 +86,14 @@ where
         ended_record_is_replayed: "a claim of an ended record in a transaction returns the record with its outcome",
         claim_compares_the_fingerprint: "a claim in a transaction with another fingerprint is not granted",
         completion_is_fenced: "a completion by another owner in the transaction is refused",
-        changes_are_undone_without_the_record: "a rollback to a savepoint undoes the changes since then, and the record is still held",
+        changes_are_undone_without_the_record: "a rollback to a savepoint undoes all changes since then, also if another savepoint was set, and the record is still held",
         lapsed_record_is_taken_over: "a lapsed record that still equals the observation is taken over in a transaction",
         joined_call_ends_with_its_caller: "a call that joined a transaction is committed with it, and rolled back with it",
         joined_rollback_keeps_the_caller: "a rollback of a joined call keeps the earlier changes of its caller",
         joined_drop_keeps_the_caller: "a joined call that is dropped leaves nothing, and keeps the earlier changes of its caller",
         step_is_saved_with_its_changes: "a step is saved together with the changes of its transaction, and once",
     }
-    failed.passed = passed.len();
-    match failed.violations.is_empty() && failed.inconclusive.is_empty() {
-        true => Ok(TransactionalReport { passed }),
-        false => Err(failed),
-    }
-}
-
-fn violation(case: &'static str, rule: &'static str, seen: &str) -> Violation {
-    let undecided = is_undecided(seen);
-    Violation {
-        case,
-        rule,
-        seen: undecided.unwrap_or(seen).to_owned(),
-        inconclusive: undecided.is_some(),
-    }
+    failed.check().map(|()| TransactionalReport { passed })
 }
 
 /// The cases, on a store and beside its data.
@@ -343,14 +321,21 @@ impl<S: TransactionalStore, C: Counters<S>> Cases<'_, S, C> {
         self.see(&claim, Some(RecordState::Completed), 1).await
     }
 
+    async fn set_savepoint(&self, connection: &mut S::Connection) -> Result<S::Savepoint, String> {
+        let set = self.store.savepoint(connection).await;
+        set.map_err(failed("savepoint"))
+    }
+
     async fn changes_are_undone_without_the_record(&self) -> CaseResult {
         let claim = fresh();
         let mut transaction = self.begin().await?;
         let owner = self.own(&mut transaction, &claim).await?;
-        let set = self.store.savepoint(&mut transaction, SAVEPOINT).await;
-        set.map_err(failed("savepoint"))?;
+        let savepoint = self.set_savepoint(&mut transaction).await?;
         self.add(&mut transaction, &claim).await?;
-        let undone = self.store.rollback_to(&mut transaction, SAVEPOINT).await;
+        // As a call does that joins the transaction.
+        self.set_savepoint(&mut transaction).await?;
+        self.add(&mut transaction, &claim).await?;
+        let undone = self.store.rollback_to(&mut transaction, &savepoint).await;
         undone.map_err(failed("rollback_to"))?;
         self.complete(&mut transaction, &owner).await?;
         self.commit(transaction).await?;

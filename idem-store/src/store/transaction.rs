@@ -17,6 +17,11 @@ use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Granted, Store};
 /// the transaction no other caller is granted the record. Another caller gets an answer without waiting for that end,
 /// as far as the database allows it.
 ///
+/// A backend that has no open transactions, and takes all writes in one request, can promise less. The guide
+/// [Writing a store] says what it gives up, and why it is no `TransactionalStore` ("A backend with one commit").
+///
+/// [Writing a store]: https://github.com/idem-rs/idem/blob/main/docs/writing-a-store.md#a-backend-with-one-commit
+///
 /// `conformance::run_transactional` (feature `conformance`) checks this together with data of an application.
 ///
 /// An implementation writes `Self::Transaction<'_>` in the signatures of its methods, as they are written here. With the type
@@ -34,6 +39,9 @@ pub trait TransactionalStore: Store {
     /// Open transaction, or a savepoint in one. Dropping it rolls it back.
     type Transaction<'c>: DerefMut<Target = Self::Connection> + Send;
 
+    /// Savepoint: a unique name in SQL, or a length if the changes are a buffer.
+    type Savepoint: Send + Sync;
+
     /// Opens a transaction on a connection from the store's pool.
     fn begin(&self) -> impl Future<Output = Result<Self::Transaction<'static>, StoreError>> + Send;
 
@@ -43,6 +51,14 @@ pub trait TransactionalStore: Store {
         &self,
         connection: &'c mut Self::Connection,
     ) -> impl Future<Output = Result<Self::Transaction<'c>, StoreError>> + Send;
+
+    /// Number of transactions that this store begins and claims in at the same time, 16 by default. The engine asks for no
+    /// more of them at once, as with [`Store::claim_concurrency`]: further calls wait in the process, and not in the pool of
+    /// connections, before the writes of calls that run. A transaction counts until it is claimed in, and not while its
+    /// body runs.
+    fn begin_concurrency(&self) -> usize {
+        16
+    }
 
     /// Returns true if this connection is in a transaction that its driver has begun and will end.
     fn is_in_transaction(connection: &Self::Connection) -> bool;
@@ -84,18 +100,18 @@ pub trait TransactionalStore: Store {
         payload: &Payload,
     ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send;
 
-    /// Sets a savepoint with this name, which must be a plain identifier.
+    /// Sets a savepoint in the transaction of this connection. It must not replace another savepoint, because an enclosing
+    /// call may have set one in the same transaction.
     fn savepoint(
         &self,
         connection: &mut Self::Connection,
-        name: &str,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<Self::Savepoint, StoreError>> + Send;
 
-    /// Rolls back to the savepoint with this name.
+    /// Undoes the changes since this savepoint was set. The transaction stays open.
     fn rollback_to(
         &self,
         connection: &mut Self::Connection,
-        name: &str,
+        savepoint: &Self::Savepoint,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Commits a transaction, or releases a savepoint. After an error it is unknown whether this took effect.

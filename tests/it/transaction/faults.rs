@@ -4,18 +4,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::{join, join_all};
 use idem_runtime::advanced::RunOptions;
 use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::record::{Observation, Outcome, Owner, Payload};
 use idem_runtime::store::{
     ClaimInTransaction, ClaimRequest, Connects, FencedWrite, OpenTransaction, Resolution, Resolved,
-    TransactionalStore,
+    Savepoint, TransactionalStore,
 };
 use idem_runtime::{Attempt, Call, Error, Idem, SqliteStore, Store as _};
-use idem_tests::places;
+use idem_tests::{places, until};
 use sqlx::{Sqlite, SqliteConnection};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::Failure;
 use super::places::{Database, Orders as _};
@@ -26,6 +28,8 @@ use crate::engine::plain::{Beside, Plain};
 struct Faults {
     prechecks: AtomicU32,
     begins: AtomicU32,
+    /// Transactions that wait for a connection or a turn, and the most of them at the same time.
+    beginning: [AtomicU32; 2],
     rollbacks: AtomicU32,
     /// Another transaction holds the record.
     lock: AtomicBool,
@@ -62,10 +66,15 @@ impl Connects<Faulty> for SqliteConnection {
 impl TransactionalStore for Faulty {
     type Connection = SqliteConnection;
     type Transaction<'c> = OpenTransaction<'c, Sqlite>;
+    type Savepoint = Savepoint;
 
     async fn begin(&self) -> Result<Self::Transaction<'static>, StoreError> {
         self.beside.begins.fetch_add(1, Ordering::SeqCst);
-        self.store.begin().await
+        let [now, most] = &self.beside.beginning;
+        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let begun = self.store.begin().await;
+        now.fetch_sub(1, Ordering::SeqCst);
+        begun
     }
 
     async fn join<'c>(
@@ -73,6 +82,10 @@ impl TransactionalStore for Faulty {
         connection: &'c mut SqliteConnection,
     ) -> Result<Self::Transaction<'c>, StoreError> {
         self.store.join(connection).await
+    }
+
+    fn begin_concurrency(&self) -> usize {
+        self.store.begin_concurrency()
     }
 
     fn is_in_transaction(connection: &SqliteConnection) -> bool {
@@ -120,20 +133,16 @@ impl TransactionalStore for Faulty {
         saved.await
     }
 
-    async fn savepoint(
-        &self,
-        connection: &mut SqliteConnection,
-        name: &str,
-    ) -> Result<(), StoreError> {
-        self.store.savepoint(connection, name).await
+    async fn savepoint(&self, connection: &mut SqliteConnection) -> Result<Savepoint, StoreError> {
+        self.store.savepoint(connection).await
     }
 
     async fn rollback_to(
         &self,
         connection: &mut SqliteConnection,
-        name: &str,
+        savepoint: &Savepoint,
     ) -> Result<(), StoreError> {
-        self.store.rollback_to(connection, name).await
+        self.store.rollback_to(connection, savepoint).await
     }
 
     async fn commit(&self, transaction: Self::Transaction<'_>) -> Result<(), StoreError> {
@@ -183,10 +192,24 @@ impl Shop {
     }
 
     async fn order(&self, key: &str) -> Result<u64, Failure> {
+        self.order_as(key, call(key)).await
+    }
+
+    async fn order_as(&self, key: &str, call: Call) -> Result<u64, Failure> {
         let body = async |tx: &mut SqliteConnection, _| order(tx, key).await;
         self.idem
-            .run_in_transaction(call(key), RunOptions::new(), body)
+            .run_in_transaction(call, RunOptions::new(), body)
             .await
+    }
+
+    /// Makes this number of orders at once.
+    async fn order_all(&self, number: u32) -> Vec<Result<u64, Failure>> {
+        let keys: Vec<_> = (0..number).map(|number| number.to_string()).collect();
+        join_all(keys.iter().map(|key| self.order(key))).await
+    }
+
+    fn begins_at_once(&self) -> u32 {
+        u32::try_from(self.idem.store().begin_concurrency()).unwrap()
     }
 
     /// Makes an order in a transaction of the caller.
@@ -221,6 +244,42 @@ async fn a_claim_that_fails_is_repeated_in_a_transaction_of_its_own() {
     assert_eq!(shop.order("a").await.unwrap(), 5);
     assert_eq!(shop.orders.orders("a").await, 1);
     assert_eq!(shop.requests(), [2, 2, 1]);
+}
+
+/// Further calls wait in the process, and not in the pool, before the writes of calls that run.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_transactions_begin_at_once_than_the_store_works_on() {
+    let shop = Shop::open().await;
+    let at_once = shop.begins_at_once();
+    for answer in shop.order_all(3 * at_once).await {
+        assert_eq!(answer.unwrap(), 5);
+    }
+    let [now, most] = &shop.faults().beginning;
+    assert_eq!(now.load(Ordering::SeqCst), 0);
+    assert_eq!(most.load(Ordering::SeqCst), at_once);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_not_admitted_before_its_deadline_begins_no_transaction() {
+    let shop = Shop::open().await;
+    let mut outer = shop.orders.begin().await;
+    SqliteStore::order(&mut outer, "other", 1).await.unwrap();
+    let at_once = shop.begins_at_once();
+    let begins = || shop.faults().begins.load(Ordering::SeqCst);
+    let late = async {
+        until(async || begins() == at_once).await;
+        let deadline = Instant::now() + Duration::from_millis(300);
+        let refused = shop.order_as("late", call("late").deadline(deadline)).await;
+        assert!(
+            matches!(refused, Err(Failure::Idempotency(Error::Overloaded { .. }))),
+            "{refused:?}"
+        );
+        assert_eq!(begins(), at_once);
+        outer.commit().await.unwrap();
+    };
+    let (patient, ()) = join(shop.order_all(at_once), late).await;
+    assert!(patient.iter().all(Result::is_ok), "{patient:?}");
+    assert_eq!(shop.orders.orders("late").await, 0);
 }
 
 /// A precheck on another connection could wait for the caller's transaction.

@@ -1,10 +1,11 @@
 //! The public cases of stores with transactions, on each SQL store.
 
-use idem_runtime::conformance::{self, Counters};
+use futures_util::future::join_all;
+use idem_runtime::conformance::{self, Counters, Failed, TransactionalReport};
 use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_tests::{on_stores, places};
 
-use self::defective::{Defect, defective};
+use self::defective::{Defect, End, defective};
 use super::places::{Database, Orders};
 
 mod defective;
@@ -32,33 +33,74 @@ async fn every_rule_of_transactions_is_kept<S: Orders>(database: Database<S>) {
 }
 
 /// Defects, each with a case that must find it.
-const FOUND: [(Defect, &str); 8] = [
+const FOUND: [(Defect, &str); 15] = [
     (Defect::RollsBackAtCommit, "commit_shows_both"),
     (Defect::CommitsAtRollback, "rollback_leaves_neither"),
+    (Defect::CommitsAtDrop, "drop_leaves_neither"),
     (
         Defect::IgnoresSavepoint,
         "changes_are_undone_without_the_record",
     ),
+    (
+        Defect::ReplacesSavepoints,
+        "changes_are_undone_without_the_record",
+    ),
     (Defect::CompletesForStrangers, "completion_is_fenced"),
-    (Defect::GrantsEndedRecords, "claim_compares_the_fingerprint"),
+    (
+        Defect::GrantsOtherRequests,
+        "claim_compares_the_fingerprint",
+    ),
+    (Defect::RunsEndedRecordsAgain, "ended_record_is_replayed"),
     (Defect::ForgetsTheObservation, "lapsed_record_is_taken_over"),
     (Defect::SavesStepsAgain, "step_is_saved_with_its_changes"),
     (
         Defect::GrantsLeasesBesideTransactions,
         "open_transaction_excludes_others",
     ),
+    (Defect::LosesJoinedCalls, "joined_call_ends_with_its_caller"),
+    (
+        Defect::JoinDecides(End::Commit),
+        "joined_call_ends_with_its_caller",
+    ),
+    (
+        Defect::JoinDecides(End::Rollback),
+        "joined_rollback_keeps_the_caller",
+    ),
+    (Defect::KeepsDroppedJoins, "joined_drop_keeps_the_caller"),
 ];
+
+/// Runs the cases on a store with this defect.
+async fn run(defect: Defect) -> Result<TransactionalReport, Failed> {
+    let database = Database::open(places::sqlite()).await;
+    let store = database.store();
+    store.migrate().await.unwrap();
+    let store = defective(store, defect);
+    conformance::run_transactional(&store, &database).await
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_defect_of_transactions_is_found() {
-    for (defect, case) in FOUND {
-        let database = Database::open(places::sqlite()).await;
-        let store = database.store();
-        store.migrate().await.unwrap();
-        let store = defective(store, defect);
-        let failed = conformance::run_transactional(&store, &database).await;
-        let failed = failed.expect_err("the store has a defect");
+    let runs = FOUND.map(async |(defect, case)| (defect, case, run(defect).await));
+    for (defect, case, run) in join_all(runs).await {
+        let failed = run.expect_err("the store has a defect");
         let found: Vec<_> = failed.violations.iter().map(|it| it.case).collect();
         assert!(found.contains(&case), "{defect:?}: {failed}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_case_of_transactions_finds_a_defect() {
+    // Not a defect: no transaction fails.
+    let report = run(Defect::FailsAtFirst(0)).await.unwrap();
+    let finds = |case: &&str| FOUND.iter().any(|(_, it)| it == case);
+    let idle: Vec<_> = report.passed.iter().filter(|case| !finds(case)).collect();
+    assert!(idle.is_empty(), "no defect is found by {idle:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_case_of_transactions_that_cannot_decide_is_repeated_twice() {
+    run(Defect::FailsAtFirst(2)).await.unwrap();
+    let failed = run(Defect::FailsAtFirst(3)).await.unwrap_err();
+    let found = (failed.violations.len(), failed.inconclusive.len());
+    assert_eq!((found, failed.passed), ((0, 1), 12), "{failed}");
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use idem_runtime::advanced::RunOptions;
 use idem_runtime::{Call, Error, Idem, SqliteStore, idempotent};
 use idem_tests::places;
-use sqlx::SqliteConnection;
+use sqlx::{Connection as _, SqliteConnection};
 use tokio::time::Instant;
 
 use super::places::Orders as _;
@@ -112,6 +112,29 @@ async fn a_transaction_that_cannot_begin_before_its_deadline_is_refused() {
     );
     outer.commit().await.unwrap();
     assert_eq!(shop.orders("a").await, 0);
+}
+
+/// SQLite rolls it back on a thread of its own, perhaps after the body has returned.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nested_transaction_that_the_body_drops_ends_only_itself() {
+    let shop = Shop::open(places::sqlite()).await;
+    for number in 0..50 {
+        let key = number.to_string();
+        let call = Call::new("orders.place", &key, &5, Duration::from_secs(60));
+        let body = async |tx: &mut SqliteConnection, _| {
+            SqliteStore::order(tx, &key, 5).await?;
+            let mut nested = tx.begin().await?;
+            SqliteStore::order(&mut nested, &key, 7).await?;
+            drop(nested);
+            Ok(5)
+        };
+        let answer: Result<u32, Failure> = shop
+            .idem
+            .run_in_transaction(call, RunOptions::new(), body)
+            .await;
+        assert_eq!(answer.unwrap(), 5);
+        assert_eq!(shop.orders(&key).await, 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

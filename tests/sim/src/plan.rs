@@ -5,6 +5,7 @@
 mod accidents;
 mod extras;
 mod generate;
+mod overload;
 
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ pub struct Setup {
     pub batches: bool,
     /// Number of claims that a process sends to the store at once.
     pub claim_concurrency: usize,
+    /// True if more calls arrive than the store can answer.
+    pub is_overloaded: bool,
     /// Maximum age of a record in the cache of a process. None: there is no cache.
     pub cache: Option<Duration>,
 }
@@ -323,6 +326,18 @@ pub enum Part {
     Renew,
 }
 
+impl Part {
+    /// Time that this part takes besides its messages.
+    pub(crate) fn millis(&self) -> u64 {
+        match *self {
+            Self::Sleep(millis) | Self::Step(_, millis) | Self::StepInTransaction(_, millis) => {
+                millis
+            }
+            Self::Effect | Self::Enqueue(_) | Self::Renew => 0,
+        }
+    }
+}
+
 /// End of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -347,6 +362,7 @@ impl Plan {
         extras::add(&mut plan, kind);
         accidents::add(&mut plan, kind);
         extras::add_deadlines(&mut plan);
+        overload::add(&mut plan, kind);
         plan
     }
 

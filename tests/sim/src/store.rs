@@ -42,7 +42,7 @@ use crate::message::{
 };
 use crate::mutex::lock;
 use crate::plan::Setup;
-use crate::world::Shared;
+use crate::world::{Queue, Shared, Unanswered};
 
 /// Size of a cache: more than the records of a run need.
 const CACHE_BYTES: usize = 1 << 20;
@@ -269,6 +269,11 @@ impl SimStore {
         Ok(answer)
     }
 
+    /// Tells the observer that a claim is sent.
+    fn claims(&self, queue: Queue) -> Unanswered {
+        Unanswered::new(&self.shared, self.process, queue)
+    }
+
     /// Remembers the lease that the store has acknowledged.
     fn acknowledge(&self, id: &RecordId, token: i64, sent_at: Instant, lease: Duration) {
         let mut world = self.shared.world();
@@ -303,6 +308,7 @@ impl Store for SimStore {
         if let Some(cached) = &self.cached {
             return cached.claim(claim).await;
         }
+        let _unanswered = self.claims(Queue::Claims);
         let sent_at = Instant::now();
         let single = async { ask!(self, Request::Claim(claim.clone()), Reply::Claim) };
         let outcome = match &self.batches {
@@ -324,6 +330,7 @@ impl Store for SimStore {
         if let Some(cached) = &self.cached {
             return cached.take_over(observed, claim).await;
         }
+        let _unanswered = self.claims(Queue::Claims);
         let sent_at = Instant::now();
         let request = Request::TakeOver(*observed, claim.clone());
         let outcome = ask!(self, request, Reply::Claim)?;

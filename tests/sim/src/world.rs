@@ -1,5 +1,6 @@
 //! The observer of a run: sees every change of a record, every body and every answer, and checks the promises.
 
+mod admission;
 mod answers;
 mod bodies;
 mod messages;
@@ -22,6 +23,8 @@ use crate::mutex::lock;
 use crate::plan::{Mode, Plan};
 use crate::trace::{Stats, Trace};
 
+use self::admission::Admission;
+pub(crate) use self::admission::{Queue, Unanswered};
 pub(crate) use self::bodies::{BodyEnd, BodyStart, StepKind, transaction_step};
 use self::messages::MessageHistory;
 use self::purges::Clocks;
@@ -94,6 +97,7 @@ pub(crate) struct World {
     /// and the time that a read may be under way.
     staleness: Staleness,
     clocks: Clocks,
+    admission: Admission,
 }
 
 /// Times that an outcome may still be replayed after it is gone, in microseconds.
@@ -206,6 +210,7 @@ impl World {
             rows_of_runs: BTreeMap::new(),
             staleness: Staleness::of(plan),
             clocks: Clocks::default(),
+            admission: Admission::of(plan),
         }
     }
 

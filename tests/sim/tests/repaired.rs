@@ -23,6 +23,7 @@ fn plan(processes: usize, actions: Vec<Action>) -> Plan {
             has_relays: false,
             batches: false,
             claim_concurrency: 64,
+            is_overloaded: false,
             cache: None,
         },
         faults: Faults {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::send::wait_for_admission;
 use super::{ClaimStage, Claimer};
+use crate::engine::admission::Permit;
 use crate::engine::prepared::Prepared;
 use crate::error::{Error, StoreError};
 use crate::metrics::Timed;
@@ -24,6 +26,10 @@ pub(in crate::engine) trait TransactionClaim: Send {
 
     /// Rolls back a transaction of the call's own, after an answer that grants nothing. Takes no longer than `limit`.
     fn leave(&mut self, limit: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+
+    /// Number of transactions that the store begins and claims in at the same time. None if no transaction is begun,
+    /// because it is the caller's.
+    fn begin_concurrency(&self) -> Option<usize>;
 
     /// True if the transaction is the caller's. An error may have undone the caller's earlier statements, and data read
     /// in the transaction may never be committed.
@@ -45,9 +51,7 @@ impl Claimer<'_> {
             return Ok(ClaimStage::Again);
         };
         let now = self.now.take();
-        let timer = self.call.metrics.start(Timed::Claim);
         let (answer, sent_at) = send(transaction, &self.call, now, observed, request).await?;
-        timer.stop();
         match answer {
             ClaimInTransaction::Granted(granted) => {
                 self.act_on(ClaimOutcome::Granted(granted), sent_at).await
@@ -60,8 +64,8 @@ impl Claimer<'_> {
     }
 }
 
-/// Claims until the store answers, patience runs out or the call's deadline comes. Returns the answer, and the time at which the
-/// claim was sent.
+/// Claims, once the call is admitted, until the store answers, patience runs out or the call's deadline comes. Returns the
+/// answer, and the time at which the claim was sent.
 async fn send(
     transaction: &mut (dyn TransactionClaim + '_),
     call: &Prepared,
@@ -70,14 +74,23 @@ async fn send(
     request: &ClaimRequest,
 ) -> Result<(ClaimInTransaction, Instant), Error> {
     let policy = &call.engine.policy;
-    let patience = later(Instant::now(), policy.store_patience);
-    let mut retries = Retries::until(call.by_deadline(patience));
+    let mut retries = None;
+    let mut first_sent_at = None;
     loop {
+        let permit = admit(transaction.begin_concurrency(), call).await?;
         call.check_deadline()?;
+        if permit.as_ref().is_some_and(|permit| permit.waited) {
+            now = None;
+        }
         let sent_at = now.take().unwrap_or_else(Instant::now);
+        let first_sent_at = *first_sent_at.get_or_insert(sent_at);
         let claim = transaction.claim(observed, request);
         match bounded(call.time_left(policy.store_timeout), claim).await {
             Ok(answer) => {
+                call.metrics.start_at(Timed::Claim, first_sent_at).stop();
+                if let Some(permit) = permit {
+                    permit.answered();
+                }
                 if !transaction.joins() && !matches!(answer, ClaimInTransaction::Granted(_)) {
                     // The answer is known, so a rollback that is not acknowledged must not take it away.
                     transaction.leave(policy.store_timeout).await;
@@ -87,9 +100,28 @@ async fn send(
             // The statement was cut off on the caller's connection: the call cannot end as if nothing had been sent.
             Err(error) if transaction.joins() => return Err(error.into()),
             Err(error) => {
+                drop(permit);
                 call.check_deadline()?;
+                let patience = later(first_sent_at, policy.store_patience);
+                let retries =
+                    retries.get_or_insert_with(|| Retries::until(call.by_deadline(patience)));
                 retries.pause_after(error).await?;
             }
         }
+    }
+}
+
+/// Permission to begin a transaction and to claim in it. None if it is the caller's: its connection is there. The permit is
+/// not held while the body runs, so that a body which begins another transaction does not wait for itself.
+async fn admit(capacity: Option<usize>, call: &Prepared) -> Result<Option<Permit>, Error> {
+    let Some(capacity) = capacity else {
+        return Ok(None);
+    };
+    let begins = &call.engine.begins;
+    match begins.try_admit(capacity) {
+        Some(permit) => Ok(Some(permit)),
+        None => Box::pin(wait_for_admission(call, begins, || capacity))
+            .await
+            .map(Some),
     }
 }

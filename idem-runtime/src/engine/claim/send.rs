@@ -14,7 +14,7 @@ use std::task::Poll;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
-use crate::engine::admission::Permit;
+use crate::engine::admission::{Admission, Permit};
 use crate::engine::decisions::ClaimUse;
 use crate::engine::give_back::AbandonedClaim;
 use crate::engine::prepared::Prepared;
@@ -121,7 +121,9 @@ impl SentClaims {
                     if let Some(record) = Box::pin(message.cached(call)).await {
                         return Ok((ClaimOutcome::Existing(Box::new(record)), asked_at));
                     }
-                    Some(Box::pin(wait_for_admission(call)).await?)
+                    let permit =
+                        wait_for_admission(call, &call.engine.admission, || capacity(call));
+                    Some(Box::pin(permit).await?)
                 }
             };
             call.check_deadline()?;
@@ -175,8 +177,10 @@ impl SentClaims {
             }
             None => {
                 if let Some(mut pending) = pending {
-                    // The store may have lost the claim: others need not wait for it.
-                    pending.permit = None;
+                    if limit >= call.engine.policy.store_timeout {
+                        // The store may have lost the claim: others need not wait for it.
+                        pending.permit = None;
+                    }
                     match try_orphan(call) {
                         Some(orphan) => {
                             let (decide, decision) = oneshot::channel();
@@ -239,24 +243,26 @@ fn admit_at_once(call: &Prepared) -> Option<Option<Permit>> {
     }
 }
 
-/// Waits until this call may send a claim. The caller boxes it, like everything that a call does not need below the
-/// capacity of the store.
-async fn wait_for_admission(call: &Prepared) -> Result<Permit, Error> {
-    let engine = &call.engine;
+/// Waits until this call may send a claim, of which the store works on `capacity` at the same time. The caller boxes it,
+/// like everything that a call does not need below the capacity of the store.
+pub(super) async fn wait_for_admission(
+    call: &Prepared,
+    admission: &Arc<Admission>,
+    capacity: impl Fn() -> usize,
+) -> Result<Permit, Error> {
     let _queued = call.metrics.raise(Level::QueuedCalls);
     let operation = &call.request.identity.operation;
     // Duplicates stay behind this call for as long as it is polled.
     let waits_until = |until| {
-        let next_look_by = later(until, engine.policy.store_timeout);
+        let next_look_by = later(until, call.engine.policy.store_timeout);
         call.progress.publish(Phase::Queued { next_look_by });
     };
-    let admitted = engine
-        .admission
-        .admit(operation, call.deadline, waits_until);
-    let permit = admitted.await?;
+    let permit = admission
+        .admit(operation, call.deadline, waits_until)
+        .await?;
     call.progress.publish(Phase::Claiming);
     // It may have learnt more about its server in the meantime.
-    engine.admission.set_capacity(capacity(call));
+    admission.set_capacity(capacity());
     Ok(permit)
 }
 

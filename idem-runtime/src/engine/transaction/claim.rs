@@ -179,6 +179,11 @@ impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaim
         Box::pin(self.give_up(limit))
     }
 
+    fn begin_concurrency(&self) -> Option<usize> {
+        let Joins(joins) = F::JOINS;
+        (!joins).then(|| self.store.begin_concurrency().max(1))
+    }
+
     fn joins(&self) -> bool {
         F::JOINS.0
     }

@@ -15,7 +15,6 @@ use crate::engine::typed::Joins;
 use crate::engine::{Attempt, decisions};
 use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
 use crate::metrics::{Level, Raised, Timed, Timer};
-use crate::random;
 use crate::record::{Outcome, Owner, RecordState};
 use crate::store::{FencedWrite, TransactionalStore};
 use crate::timing::bounded;
@@ -30,7 +29,7 @@ pub(super) struct HeldTransaction<'c, S: TransactionalStore> {
     store: Arc<S>,
     /// True if this is part of a transaction of the caller's, which may still roll it back.
     joins: Joins,
-    savepoint: Option<String>,
+    savepoint: Option<S::Savepoint>,
     leader: Option<Leader>,
     attempt_guard: AttemptGuard,
     owner: Owner,
@@ -150,12 +149,9 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     }
 
     async fn set_savepoint(&mut self) -> Result<(), StoreError> {
-        // A unique name, because MySQL would otherwise replace the savepoint of an enclosing call.
-        let name = format!("idem_{:016x}", random::number());
         let limit = self.store_timeout();
-        let set = self.store.savepoint(&mut self.transaction, &name);
-        bounded(limit, Box::pin(set)).await?;
-        self.savepoint = Some(name);
+        let set = self.store.savepoint(&mut self.transaction);
+        self.savepoint = Some(bounded(limit, Box::pin(set)).await?);
         Ok(())
     }
 

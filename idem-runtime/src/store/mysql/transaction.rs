@@ -104,6 +104,10 @@ impl LockAttempt {
 impl TransactionalStore for MySqlStore {
     sql::transactions!(in trait MySqlStore, MySql, MySqlConnection, sql::complete);
 
+    fn begin_concurrency(&self) -> usize {
+        sql::concurrency::of_pool(self.pool.options().get_max_connections())
+    }
+
     async fn begin(&self) -> Result<OpenTransaction<'static, MySql>, StoreError> {
         self.examine_settings(|| Settings::of(&self.pool))
             .await

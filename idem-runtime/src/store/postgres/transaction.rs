@@ -96,6 +96,10 @@ impl Returning for InTransaction<'_, PostgresStore, PgConnection> {
 impl TransactionalStore for PostgresStore {
     sql::transactions!(in trait PostgresStore, Postgres, PgConnection, complete);
 
+    fn begin_concurrency(&self) -> usize {
+        sql::concurrency::of_pool(self.pool.options().get_max_connections())
+    }
+
     async fn begin(&self) -> Result<OpenTransaction<'static, Postgres>, StoreError> {
         self.own_statements().await?;
         self.begin_by(BEGIN_ANY).await

@@ -284,10 +284,15 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
             ConnectionSource::Caller(open) => open.depth_at_begin,
         };
         // A savepoint that the body dropped half way may have rolled the transaction back.
-        if Manager::<DB>::get_transaction_depth(&**self) != depth_at_begin {
+        if Manager::<DB>::get_transaction_depth(&**self) < depth_at_begin {
             return Err(ended());
         }
-        catch_panic(DB::prove(&mut **self, depth_at_begin)).await
+        catch_panic(DB::prove(&mut **self, depth_at_begin)).await?;
+        // SQLite's own thread rolls back a savepoint that the body has dropped, and has done so before it answered.
+        match Manager::<DB>::get_transaction_depth(&**self) == depth_at_begin {
+            true => Ok(()),
+            false => Err(ended()),
+        }
     }
 
     /// Makes the transaction hold its writer's permit until it ends.
@@ -617,6 +622,7 @@ macro_rules! transactions {
     (in trait $store:ty, $database:ty, $connection:ty, $complete:path) => {
         type Connection = $connection;
         type Transaction<'c> = crate::store::OpenTransaction<'c, $database>;
+        type Savepoint = crate::store::Savepoint;
 
         async fn join<'c>(
             &self,
@@ -656,19 +662,19 @@ macro_rules! transactions {
         async fn savepoint(
             &self,
             connection: &mut $connection,
-            name: &str,
-        ) -> Result<(), StoreError> {
-            let statement = format!("SAVEPOINT {name}");
+        ) -> Result<Self::Savepoint, StoreError> {
+            let savepoint = crate::store::Savepoint::unique();
+            let statement = format!("SAVEPOINT {}", savepoint.0);
             let done = sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(connection);
-            done.await.map(drop).map_err(error)
+            done.await.map(|_| savepoint).map_err(error)
         }
 
         async fn rollback_to(
             &self,
             connection: &mut $connection,
-            name: &str,
+            savepoint: &Self::Savepoint,
         ) -> Result<(), StoreError> {
-            let statement = format!("ROLLBACK TO SAVEPOINT {name}");
+            let statement = format!("ROLLBACK TO SAVEPOINT {}", savepoint.0);
             let done = sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(connection);
             done.await.map(drop).map_err(error)
         }

@@ -48,6 +48,12 @@ impl Returning for InTransaction<'_, SqliteStore, SqliteConnection> {
 impl TransactionalStore for SqliteStore {
     sql::transactions!(in trait SqliteStore, Sqlite, SqliteConnection, sql::complete);
 
+    /// A transaction that waits for its turn to write has no connection. Fewer of them would hold up replays, which read
+    /// before they wait.
+    fn begin_concurrency(&self) -> usize {
+        64
+    }
+
     /// The transaction is the writer from its beginning. If it became the writer half way, another transaction might
     /// have written since its first read, and it could only be rolled back.
     async fn begin(&self) -> Result<OpenTransaction<'static, Sqlite>, StoreError> {

@@ -74,7 +74,10 @@ pub(super) fn add_deadlines(plan: &mut Plan) {
             && matches!(call.style, Style::Plain | Style::Leased | Style::Detached)
             && choices.chance(HAS_DEADLINE)
         {
-            call.deadline = Some(choices.below(longest));
+            let deadline = choices.below(longest);
+            let is_macro =
+                call.style == Style::Detached && plan.setup.keys[call.key] == Mode::Refuse;
+            call.deadline = (!is_macro).then_some(deadline);
         }
     }
 }

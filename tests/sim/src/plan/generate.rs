@@ -126,6 +126,7 @@ fn setup(choices: &mut Choices, kind: Kind) -> Setup {
         batches: choices.chance(0.5),
         has_relays: false,
         claim_concurrency: 64,
+        is_overloaded: false,
         cache: None,
     }
 }

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use idem_reference::Defect;
+use idem_store::random;
 use idem_store::record::{Observation, Outcome, Owner, Payload};
 use idem_store::store::{
     ClaimInTransaction, ClaimRequest, Connects, FencedWrite, TransactionalStore,
@@ -14,6 +15,7 @@ use super::{Endpoint, SimStore};
 use crate::message::{
     Answer, Begin, ConnectionId, Reply, Request, Statement, connection_lost, wrong_reply,
 };
+use crate::world::{Queue, Unanswered};
 
 /// Time limit of a body's statement.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -71,6 +73,8 @@ impl Connects<SimStore> for SimConnection {
 /// An open transaction, or a savepoint in the caller's. Dropping it rolls it back.
 pub(crate) struct SimTransaction<'c> {
     connection: Connection<'c>,
+    /// Until the transaction is claimed in, if the store has begun it.
+    unanswered: Option<Unanswered>,
     is_ended: bool,
 }
 
@@ -207,6 +211,7 @@ impl SimStore {
                 store: self.clone(),
                 depth: 1,
             }),
+            unanswered: None,
             is_ended: false,
         })
     }
@@ -215,13 +220,21 @@ impl SimStore {
 impl TransactionalStore for SimStore {
     type Connection = SimConnection;
     type Transaction<'c> = SimTransaction<'c>;
+    type Savepoint = String;
 
     async fn begin(&self) -> Result<Self::Transaction<'static>, StoreError> {
         let begin = Begin::Store {
             is_guarded: self.defect != Some(Defect::CommitsEnded),
             autocommit: self.defect == Some(Defect::KeepsAutocommit),
         };
-        self.begin_as(begin).await
+        let unanswered = self.claims(Queue::Begins);
+        let mut transaction = self.begin_as(begin).await?;
+        transaction.unanswered = Some(unanswered);
+        Ok(transaction)
+    }
+
+    fn begin_concurrency(&self) -> usize {
+        self.claim_concurrency
     }
 
     async fn join<'c>(
@@ -237,6 +250,7 @@ impl TransactionalStore for SimStore {
         connection.depth += 1;
         Ok(SimTransaction {
             connection: Connection::Joined(connection),
+            unanswered: None,
             is_ended: false,
         })
     }
@@ -261,6 +275,7 @@ impl TransactionalStore for SimStore {
         observed: Option<&Observation>,
         claim: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
+        let _unanswered = transaction.unanswered.take();
         let statement = Statement::Claim(observed.copied(), claim.clone());
         execute!(transaction, statement, Reply::InTransaction)
     }
@@ -286,21 +301,18 @@ impl TransactionalStore for SimStore {
         execute!(transaction, statement, Reply::Fenced)
     }
 
-    async fn savepoint(
-        &self,
-        connection: &mut SimConnection,
-        name: &str,
-    ) -> Result<(), StoreError> {
-        let statement = Statement::Savepoint(name.to_owned());
-        connection.execute(statement).await.map(drop)
+    async fn savepoint(&self, connection: &mut SimConnection) -> Result<String, StoreError> {
+        let savepoint = format!("changes_{:016x}", random::number());
+        let statement = Statement::Savepoint(savepoint.clone());
+        connection.execute(statement).await.map(|_| savepoint)
     }
 
     async fn rollback_to(
         &self,
         connection: &mut SimConnection,
-        name: &str,
+        savepoint: &String,
     ) -> Result<(), StoreError> {
-        let statement = Statement::RollbackTo(name.to_owned());
+        let statement = Statement::RollbackTo(savepoint.clone());
         connection.execute(statement).await.map(drop)
     }
 

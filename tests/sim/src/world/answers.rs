@@ -19,6 +19,7 @@ impl World {
     ) {
         self.check_answer(caller, plan, &answer);
         self.check_staleness(caller, plan, called_at, &answer);
+        self.check_admission(caller, plan, called_at, &answer);
         let settled = match answer {
             Err(SimError::Idempotency(error)) => Err(error),
             Ok(_) | Err(_) => Ok(()),
