@@ -19,6 +19,21 @@ impl Cancellation for Postgres {
         sqlx::raw_sql(statement).execute(connection).await.map(drop)
     }
 
+    /// sqlx would roll back to the savepoint and keep it. It is released as well, because savepoints would nest, see
+    /// [`release`](Self::release). sqlx stops counting the savepoint when the rollback is queued. If the future is dropped
+    /// after that, the rollback is sent before the next statement, and one level may remain. One level also remains after
+    /// a joined call that is dropped, because the rollback is then sent alone.
+    async fn roll_back_joined(
+        connection: &mut PgConnection,
+        _depth: usize,
+    ) -> Result<bool, sqlx::Error> {
+        let savepoint = innermost_savepoint::<Self>(connection);
+        Manager::<Self>::start_rollback(connection);
+        let release = AssertSqlSafe(format!("RELEASE {}", savepoint.as_str()));
+        sqlx::raw_sql(release).execute(connection).await?;
+        Ok(true)
+    }
+
     /// Rolling back to a released savepoint would be an error and abort the caller's transaction. The savepoint is
     /// therefore set again at the current position. Rolling back to it then changes nothing, and makes sqlx count it no
     /// more. It is released then, because savepoints would nest: each call would add a level, and the time of the commit

@@ -1,7 +1,8 @@
 //! Transactions of a connection that the database may end by itself.
 //!
-//! SQLite rolls a whole transaction back if the disk is full or fails, and if a statement says so (`ON CONFLICT ROLLBACK`,
-//! `RAISE(ROLLBACK)`). The connection goes on, and each later statement would commit on its own.
+//! SQLite rolls a whole transaction back if the disk is full or fails, if a statement that writes is interrupted, and if a
+//! statement says so (`ON CONFLICT ROLLBACK`, `RAISE(ROLLBACK)`). The connection goes on, and each later statement would
+//! commit on its own.
 //!
 //! - A connection that the store has opened itself therefore refuses to commit while a transaction of the store is open on
 //!   it, until the store commits. SQLite has one commit hook for each connection, so a pool of the application's keeps its
@@ -17,7 +18,9 @@ use std::fmt::Write as _;
 use futures_util::FutureExt as _;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr, Sqlite};
-use sqlx_core::transaction::{TransactionManager as _, begin_ansi_transaction_sql};
+use sqlx_core::transaction::{
+    TransactionManager as _, begin_ansi_transaction_sql, rollback_ansi_transaction_sql,
+};
 
 use crate::store::sql::{Cancellation, Manager, ended, guard};
 
@@ -77,18 +80,22 @@ impl Cancellation for Sqlite {
         Ok(false)
     }
 
+    /// The savepoint is released after the rollback, because savepoints would nest: each call would add a level. sqlx stops
+    /// counting the savepoint when it has released it. If the future is dropped before that, the late rollback to the
+    /// savepoint changes nothing, and one level remains.
     async fn roll_back_joined(
         connection: &mut SqliteConnection,
         depth: usize,
     ) -> Result<bool, sqlx::Error> {
-        match Manager::<Self>::rollback(connection).await {
+        let was_held = match run(connection, rollback_ansi_transaction_sql(depth)).await {
             Err(error) if is_ended(&error) => {
                 begin_uncommittable(connection, depth).await?;
-                Manager::<Self>::rollback(connection).await?;
-                Ok(false)
+                false
             }
-            done => done.map(|()| true),
-        }
+            done => done.map(|()| true)?,
+        };
+        Manager::<Self>::commit(connection).await?;
+        Ok(was_held)
     }
 
     async fn roll_back_by(
