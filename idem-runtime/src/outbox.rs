@@ -119,6 +119,11 @@ Choose a `ttl` longer than the longest time until delivery, including the time f
 //! it. On MySQL a claim takes three, because it reads first. An idle relay reads once in each [`Relay::poll_interval`],
 //! without a lock. After an enqueue in the same process, it polls a few more times soon after.
 //!
+//! An outbox reads the settings of a connection of its pool before its first statement. Like a store, it refuses those under
+//! which nothing would be committed or texts would be changed, such as `autocommit = 0` on MySQL, with
+//! [`StoreErrorKind::Other`]. The book has
+//! [the list](https://idem-rs.github.io/idem/pools.html#settings-that-the-store-refuses).
+//!
 //! - **SQLite**: begin a transaction that writes with `BEGIN IMMEDIATE` (`pool.begin_with("BEGIN IMMEDIATE")`). A
 //!   transaction that reads first and then writes fails immediately if a relay has written since its read.
 //! - **PostgreSQL**: relays claim with `FOR UPDATE SKIP LOCKED`. There is no `NOTIFY`, because committing one takes a
@@ -227,7 +232,8 @@ impl Outbox {
     ///
     /// # Errors
     /// [`StoreErrorKind::Schema`] if a later version of this crate created the table,
-    /// and the errors of any write.
+    /// [`Other`](StoreErrorKind::Other) if the connections have settings that an outbox cannot work with, and the errors of
+    /// any write.
     ///
     /// # Cancel safety
     /// Dropping the future leaves each migration either applied or not; call this again.

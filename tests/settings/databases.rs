@@ -9,17 +9,21 @@ use idem_runtime::advanced::RunOptions;
 use idem_runtime::operator::OperatorStore;
 use idem_runtime::outbox::{self, Message, Relay};
 use idem_runtime::record::{RecordState, Timestamp};
-use idem_runtime::{Attempt, Call, Error, Idem};
+use idem_runtime::store::ManualChange;
+use idem_runtime::{Attempt, Call, Error, Idem, Key};
 use idem_servers::Server;
 use idem_tests::claims::{claim, own};
 use idem_tests::sql::Sql;
 
 use crate::calls::{self, Failure, LINE, TEXT, acknowledged, call, handle, seen};
+use crate::searches;
 
 const TABLE: &str =
     "CREATE TABLE orders (id VARCHAR(40) NOT NULL PRIMARY KEY, amount BIGINT NOT NULL)";
 const INSERT: &str = "INSERT INTO orders (id, amount) VALUES (?, ?)";
 const TOPIC: &str = "orders";
+/// Text of the refusal of a connection that may only read.
+const READ_ONLY: &str = "read-only";
 
 /// A database under a setting, which is the store's alone.
 pub(crate) struct Database<S: Sql> {
@@ -286,11 +290,7 @@ impl<S: Sql + OperatorStore> Database<S> {
     /// Uses new handles, each in another way. Returns an error unless each use fails with this text and leaves nothing.
     pub(crate) async fn refuse(&self, text: &str) -> Result<()> {
         self.migrate(&self.elsewhere).await?;
-        let refused = |what: &str, answer: Result<(), String>| match answer {
-            Err(error) if error.contains(text) => Ok(()),
-            Err(error) => Err(anyhow::anyhow!("{what}: another error: {error}")),
-            Ok(()) => Err(anyhow::anyhow!("{what}: it works")),
-        };
+        let refused = |what: &str, answer| refused(text, what, answer);
         let ran = AtomicBool::new(false);
         let body = async |_: &mut S::Connection, _: Attempt| {
             ran.store(true, Ordering::SeqCst);
@@ -318,7 +318,7 @@ impl<S: Sql + OperatorStore> Database<S> {
             let _ = S::rollback_outer(outer).await;
         }
         // Nothing is due or to be migrated, which a connection that writes nothing can find out.
-        let may_only_read = text == "read-only";
+        let may_only_read = text == READ_ONLY;
         let purged = self.store().purge(1, Timestamp::MAX).await;
         if purged.is_err() || !may_only_read {
             refused("purge", purged.map(drop).map_err(chain))?;
@@ -331,6 +331,51 @@ impl<S: Sql + OperatorStore> Database<S> {
         let records = "SELECT count(*) FROM idem_records";
         let left = S::number(&self.elsewhere, records, &[]).await?;
         ensure!(left == 0, "{left} records were written");
+        self.refuse_outbox(text).await.context("outbox")
+    }
+
+    /// Uses new outboxes, each in another way. Returns an error unless each use fails with this text, and a relay delivers
+    /// nothing.
+    async fn refuse_outbox(&self, text: &str) -> Result<()> {
+        let mut sender = S::acquire(&self.elsewhere).await?;
+        let payload = (1, TEXT.to_owned());
+        S::enqueue(S::lent(&mut sender), outbox::message(TOPIC, &payload)).await?;
+        drop(sender);
+        let new = || S::outbox(&self.pool);
+        let migrated = new().migrate().await;
+        if migrated.is_err() || text != READ_ONLY {
+            refused(text, "migrate", migrated.map_err(chain))?;
+        }
+        let (change, key) = (ManualChange::new("ann", LINE)?, Key::new("refused")?);
+        let outbox = new();
+        let discarded = outbox.by(&change).discard(&key).await;
+        refused(text, "discard", discarded.map(drop).map_err(chain))?;
+
+        let was_called = Arc::new(AtomicBool::new(false));
+        let called = Arc::clone(&was_called);
+        let failed = searches::failed_with(text);
+        let relay = Relay::new(&new())
+            .poll_interval(Duration::from_millis(20))
+            .on(TOPIC, move |_: Message<(u32, String)>| {
+                called.store(true, Ordering::SeqCst);
+                async { Ok::<_, Error>(()) }
+            })
+            .start()?;
+        let begun = Instant::now();
+        // Each search fails.
+        while searches::failed_with(text) < failed + 2 {
+            ensure!(!was_called.load(Ordering::SeqCst), "a handler was called");
+            ensure!(
+                begun.elapsed() < Duration::from_secs(60),
+                "a relay reports no such error"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        relay.stop().await;
+        ensure!(!was_called.load(Ordering::SeqCst), "a handler was called");
+        let count = "SELECT count(*) FROM idem_outbox WHERE attempt = 0";
+        let left = S::number(&self.elsewhere, count, &[]).await?;
+        ensure!(left == 1, "{left} messages are left as they were");
         Ok(())
     }
 
@@ -338,6 +383,15 @@ impl<S: Sql + OperatorStore> Database<S> {
     pub(crate) async fn close(self) {
         S::close(self.pool).await;
         S::close(self.elsewhere).await;
+    }
+}
+
+/// Returns an error unless this use failed with the text.
+fn refused(text: &str, what: &str, answer: Result<(), String>) -> Result<()> {
+    match answer {
+        Err(error) if error.contains(text) => Ok(()),
+        Err(error) => Err(anyhow::anyhow!("{what}: another error: {error}")),
+        Ok(()) => Err(anyhow::anyhow!("{what}: it works")),
     }
 }
 

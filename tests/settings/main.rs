@@ -26,6 +26,7 @@ mod defects;
 mod my_sql;
 mod postgres;
 mod redis_server;
+mod searches;
 mod setting;
 
 use self::databases::Database;
@@ -39,6 +40,7 @@ fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
     // A trial mostly waits for leases, and runs several cases concurrently.
     arguments.test_threads.get_or_insert(2);
+    searches::record();
     let runtime = Arc::new(Runtime::new()?);
     let mut trials = Vec::new();
     for setting in postgres::SETTINGS {

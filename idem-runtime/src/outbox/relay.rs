@@ -155,8 +155,8 @@ impl Relay {
         self
     }
 
-    /// Starts the relay as a background task of this tokio runtime. If the database is unreachable, the relay logs a
-    /// warning event and retries with back-off.
+    /// Starts the relay as a background task of this tokio runtime. If the database is unreachable, or has settings that
+    /// the outbox refuses, the relay logs a warning event with the reason and retries with back-off.
     ///
     /// # Errors
     /// [`Error::InvalidOutbox`] if a topic is malformed or has two handlers, if there is no handler or over 100 topics,

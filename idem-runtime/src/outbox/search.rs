@@ -199,7 +199,7 @@ impl Search for MessageSearch {
             Err(error) => {
                 tracing::warn!(
                     target: "idem",
-                    error = ?error.kind(),
+                    %error,
                     "looking for messages failed, trying again",
                 );
                 self.due = Due::default();

@@ -43,6 +43,8 @@ pub(super) use errors::{DUPLICATE, number};
 pub(super) use errors::{error, retry_undone};
 use galera::{Cluster, Statements};
 use settings::Settings;
+#[cfg(feature = "outbox")]
+pub(super) use settings::examine;
 use statements::{MySqlStatements, On};
 
 /// Store of records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.

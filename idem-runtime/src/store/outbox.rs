@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::Key;
@@ -140,6 +140,8 @@ struct Pooled<DB: OutboxDialect> {
     statements: OutboxStatements,
     /// For databases with one writer at a time: the writers of this process wait here, in order, instead of polling.
     writer: Option<Mutex<()>>,
+    /// Set once the settings of a connection were found usable.
+    has_usable_settings: OnceCell<()>,
 }
 
 impl<DB: OutboxDialect> Pooled<DB> {
@@ -149,14 +151,25 @@ impl<DB: OutboxDialect> Pooled<DB> {
             statements: OutboxStatements::new::<DB>(table),
             table: table.clone(),
             writer: DB::ONE_WRITER.then(Mutex::default),
+            has_usable_settings: OnceCell::new(),
         }
     }
 
+    /// Refuses settings of the connections, under which for example nothing would be committed. They are read before the
+    /// first statement.
+    async fn examine(&self) -> Result<(), StoreError> {
+        let examine = || DB::examine(&self.pool, &self.table);
+        let examined = self.has_usable_settings.get_or_try_init(examine).await;
+        examined.copied()
+    }
+
     async fn read(&self, query: Query<'_>) -> Result<Vec<DB::Row>, StoreError> {
+        self.examine().await?;
         DB::rows(&self.pool, &query).await
     }
 
     async fn write(&self, query: Query<'_>) -> Result<u64, StoreError> {
+        self.examine().await?;
         let _turn = self.turn().await;
         DB::run(&self.pool, &query).await
     }
@@ -235,6 +248,7 @@ fn of_batch<'q>(query: Query<'q>, ids: &[i64]) -> Query<'q> {
 #[async_trait]
 impl<DB: OutboxDialect> Messages for Pooled<DB> {
     async fn migrate(&self) -> Result<(), StoreError> {
+        self.examine().await?;
         let _turn = self.turn().await;
         DB::migrate(&self.pool, &self.table).await
     }
@@ -382,6 +396,7 @@ impl<DB: OutboxDialect> Messages for Pooled<DB> {
             .text(change.by.actor())
             .text(change.by.reason())
             .text(change.action.as_str());
+        self.examine().await?;
         let _turn = self.turn().await;
         DB::run_together(&self.pool, &[entry, as_parked(statement, change)]).await
     }

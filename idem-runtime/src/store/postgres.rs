@@ -35,6 +35,8 @@ use connections::{ACTIVE_TRANSACTION, NOT_ALONE, Protocol, give_back, is_not_alo
 pub use form::PostgresForm;
 use forms::Forms;
 use rows::{CONTENT_LEN, id_mismatch};
+#[cfg(feature = "outbox")]
+pub(super) use settings::examine;
 use settings::{Settings, Unusable};
 use statements::{CLAIM_RESULT, OUT_OF_DATE, On, PostgresStatements};
 

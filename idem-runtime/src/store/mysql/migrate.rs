@@ -6,7 +6,6 @@ use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr as _, Sq
 
 use super::errors::{self, error};
 use super::galera::Cluster;
-use super::settings::Settings;
 use super::statements::DIALECT;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::MigrationPlan;
@@ -67,8 +66,6 @@ async fn migrate(
     migrations: &Migrations,
 ) -> Result<(), StoreError> {
     let connections = sql::Connections::to_server(pool.clone());
-    let settings = Settings::of(&connections).await.map_err(error)?;
-    settings.require_usable().map_err(error)?;
     // Before this takes a connection: the pool may have no other.
     let cluster = Cluster::of(&connections).await?;
     let mut connection = pool.acquire().await.map_err(error)?;

@@ -6,6 +6,8 @@ use sqlx::MySql;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 
 use super::{run, run_borrowed};
+#[cfg(feature = "outbox")]
+use crate::store::sql::Table;
 use crate::store::sql::{Connections, Placeholders, Readable as _, Statement};
 
 /// Settings of a session.
@@ -203,4 +205,13 @@ impl Settings {
     pub(super) fn is_read_only(&self) -> bool {
         self.is_read_only
     }
+}
+
+/// Refuses settings of the connections of a pool that an outbox cannot work with.
+#[cfg(feature = "outbox")]
+pub(in crate::store) async fn examine(
+    pool: &Connections<MySql>,
+    _table: &Table,
+) -> Result<(), sqlx::Error> {
+    Settings::of(pool).await?.require_usable()
 }

@@ -1,5 +1,7 @@
 //! The differences between the databases that can have an outbox, as a trait.
 
+use std::future::ready;
+
 use sqlx::Pool;
 
 use crate::error::StoreError;
@@ -29,6 +31,14 @@ pub(super) trait OutboxDialect: sqlx::Database<Row: Readable> + Cancellation {
             .with_parts(Self::SQL)
             .with("messages", table.quoted(Self::DIALECT.quote, ""))
             .with("message_audit", table.quoted(Self::DIALECT.quote, "_audit"))
+    }
+
+    /// Refuses settings of the connections of a pool that an outbox cannot work with.
+    fn examine(
+        _pool: &Connections<Self>,
+        _table: &Table,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(Ok(()))
     }
 
     /// Runs a statement and returns its rows. The statement is driven to its end even if one row is enough: the commit
@@ -98,7 +108,7 @@ macro_rules! on_pool {
 
 macro_rules! outbox_dialect {
     ($name:literal, $sql:literal, $database:ty, $module:ident, $retry:ident, $returns_rows:literal,
-     $one_writer:literal, $begin:expr) => {
+     $one_writer:literal, $begin:expr $(, $examine:ident)?) => {
         #[cfg(feature = $name)]
         impl OutboxDialect for $database {
             const DIALECT: Dialect = crate::store::$module::statements::DIALECT;
@@ -120,6 +130,16 @@ macro_rules! outbox_dialect {
                     )),
                 ],
             };
+
+            $(
+                async fn examine(
+                    pool: &Connections<Self>,
+                    table: &Table,
+                ) -> Result<(), StoreError> {
+                    use crate::store::$module::{$examine, error};
+                    $examine(pool, table).await.map_err(error)
+                }
+            )?
 
             async fn rows(
                 pool: &Connections<Self>,
@@ -191,7 +211,8 @@ outbox_dialect!(
     retry_conflicts,
     true,
     false,
-    Some(crate::store::postgres::BEGIN)
+    Some(crate::store::postgres::BEGIN),
+    examine
 );
 outbox_dialect!(
     "mysql",
@@ -201,5 +222,6 @@ outbox_dialect!(
     retry_undone,
     false,
     false,
-    None
+    None,
+    examine
 );

@@ -103,7 +103,7 @@ impl Settings {
         if !self.has_schema && table.schema.is_none() {
             return found(
                 "no schema in the `search_path` exists that the user may use, so the tables cannot be found".to_owned(),
-                "set `search_path` for the user of the service, or name a schema with `PostgresStore::with_schema`",
+                "set `search_path` for the user of the service, or name a schema with `with_schema`",
             );
         }
         let most = pool.options().get_max_connections();
@@ -130,6 +130,16 @@ impl Settings {
             Some(unusable) => Err(sqlx::Error::AnyDriverError(Box::new(unusable))),
         }
     }
+}
+
+/// Refuses settings of the connections of a pool that an outbox cannot work with.
+#[cfg(feature = "outbox")]
+pub(in crate::store) async fn examine(
+    pool: &Connections<Postgres>,
+    table: &Table,
+) -> Result<(), sqlx::Error> {
+    let settings = Settings::of(pool).await?;
+    settings.require_usable(pool, table).await
 }
 
 /// Returns true if a pooler shares the connections of the server between transactions. A pool may then have more
