@@ -28,7 +28,7 @@ pub struct AlreadyInstalled;
 /// | --- | --- | --- |
 /// | [`InFlight`](Self::InFlight) | another call with this key is running | retry with the same key after `retry_after` |
 /// | [`Overloaded`](Self::Overloaded) | too many calls wait for the store, or this one's deadline has passed; this try did nothing | retry with the same key after `retry_after` |
-/// | [`KeyReused`](Self::KeyReused) | the key was first used with another request | fix the caller; a new request needs a new key |
+/// | [`KeyReused`](Self::KeyReused) | the key was first used with another request | send a retry exactly as the first try; other work needs a key of its own |
 /// | [`Interrupted`](Self::Interrupted) | an earlier call crashed, and it is unknown whether its effect happened | an operator (or `reconcile`) decides, then retry |
 /// | [`LeaseLost`](Self::LeaseLost) | this call's lease lapsed, and another call took over | retry with the same key to get the stored result |
 /// | [`Unrecorded`](Self::Unrecorded) | the work was done, but its result could not be stored | look the result up elsewhere; the body does not run again |
@@ -45,7 +45,7 @@ pub struct AlreadyInstalled;
 ///
 /// fn advice(error: &Error) -> &'static str {
 ///     match error {
-///         Error::KeyReused => "a new request needs a new key",
+///         Error::KeyReused => "send a retry exactly as the first try",
 ///         Error::Interrupted => "an operator has to look",
 ///         error if error.is_retryable() => "send it again, with the same key",
 ///         _ => "the service needs a fix",

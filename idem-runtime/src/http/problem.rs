@@ -31,7 +31,7 @@ pub(super) const GRPC_UNSUPPORTED: &str = "the idempotency layer does not suppor
 ///   "type": "/idempotency#key-reused",
 ///   "title": "The idempotency key was used for another request",
 ///   "status": 422,
-///   "detail": "this key was first used with a different request; send a new request with a new key",
+///   "detail": "this key was first used with a different request; send a retry exactly as the first try, and other work with its own key",
 ///   "instance": "urn:uuid:5e4f7b0c-5d0f-4b0e-9d3c-0c8f5a1e2b3d",
 ///   "retryable": false
 /// }
@@ -344,7 +344,8 @@ impl From<&Error> for Problem {
             .retryable_after(*retry_after),
             Error::KeyReused => Self::new(
                 ProblemKind::KeyReused,
-                "this key was first used with a different request; send a new request with a new key",
+                "this key was first used with a different request; send a retry exactly as the first try, and other work \
+                 with its own key",
             ),
             Error::Interrupted => Self::new(
                 ProblemKind::Interrupted,

@@ -47,7 +47,8 @@ use settings::Settings;
 pub(super) use settings::examine;
 use statements::{MySqlStatements, On};
 
-/// Store of records in MySQL 8 or later, or MariaDB 10.6 or later. Cloning is cheap and shares the connections.
+/// Store of records in MySQL 9 (tested with 9.7), or MariaDB 10.6 or later. Cloning is cheap and shares the
+/// connections.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -180,9 +181,10 @@ impl MySqlStore {
     /// claim.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Other`] if this is not a URL of a MySQL server, [`Unavailable`](StoreErrorKind::Unavailable)
-    /// if no server answers within five seconds, [`Denied`](StoreErrorKind::Denied) for a wrong password, and
-    /// [`Schema`](StoreErrorKind::Schema) for a database that does not exist.
+    /// [`StoreErrorKind::Other`] if this is not a URL of a MySQL server, or a certificate is not accepted,
+    /// [`Unavailable`](StoreErrorKind::Unavailable) if no server answers within five seconds,
+    /// [`Denied`](StoreErrorKind::Denied) for a wrong password, and [`Schema`](StoreErrorKind::Schema) for a database
+    /// that does not exist. A user without privileges on the missing database gets `Denied` as well.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing remains.

@@ -157,7 +157,7 @@ impl PostgresStore {
     /// # Errors
     /// [`StoreErrorKind::Unavailable`] if no server answers within five seconds, [`Denied`](StoreErrorKind::Denied) if
     /// it rejects the user or password, [`Schema`](StoreErrorKind::Schema) if it has no such database, and
-    /// [`Other`](StoreErrorKind::Other) if the URL is invalid.
+    /// [`Other`](StoreErrorKind::Other) if the URL is invalid, or a certificate is not accepted.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing remains.
@@ -584,7 +584,10 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
                 Denied,
                 "the user lacks a privilege; grant it those that the book lists, of which `idem doctor` names the missing ones",
             ),
-            "3D000" => (Schema, "there is no such database, create it"),
+            "3D000" => (
+                Schema,
+                "there is no such database; create it, or correct its name in the URL, which is the user's if there is none",
+            ),
             "42P01" | "42703" | "42883" | "3F000" => (
                 Schema,
                 "a table, column or function of the store is missing, run `migrate()`",

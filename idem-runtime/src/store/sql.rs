@@ -9,6 +9,7 @@ use sqlx::error::DatabaseError;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::random;
 use crate::record::micros;
+use crate::store::tls;
 
 mod audit;
 mod batch;
@@ -22,8 +23,8 @@ mod recovery_table;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod returning;
 mod rows;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod savepoint;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
 mod statements;
 mod step_table;
@@ -82,8 +83,8 @@ pub(super) use transaction::ended;
 pub(super) use transaction::guard;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transaction::innermost_savepoint;
-pub use transaction::{Cancellation, OpenTransaction};
 pub use savepoint::Savepoint;
+pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{Ended, InTransaction, Manager, transactions};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transitions::read_current;
@@ -157,8 +158,9 @@ where
 pub(super) const ENDED: &str = "the database ended the transaction by itself, as after a deadlock or on a full disk, or a \
      statement of the body ended it; give the errors of statements back, and run the whole transaction again";
 
-/// Part of the driver's error if no crate of the program has turned TLS on.
+/// Parts of the driver's errors if no crate of the program has turned TLS on, and if the server has not.
 const WITHOUT_TLS: &str = "without TLS support";
+const SERVER_WITHOUT_TLS: &str = "server does not support TLS";
 /// Parts of the driver's error if PostgreSQL ends a connection, or refuses it with an error (`E`), instead of answering whether
 /// it encrypts it, as it does when it starts or stops. The driver reads a missing answer as a zero byte.
 const NO_ANSWER_ABOUT_TLS: [&str; 2] = ["SSLRequest: 0x00", "SSLRequest: 0x45"];
@@ -178,10 +180,12 @@ pub(super) fn error(
         sqlx::Error::AnyDriverError(error) if error.is::<Ended>() => (Conflict, ENDED),
         sqlx::Error::PoolClosed => (Unavailable, "the connection pool is closed"),
         sqlx::Error::WorkerCrashed => (Unavailable, "the connection's worker thread is gone"),
-        sqlx::Error::Io(_) => (
+        // The driver returns the errors of rustls as this kind.
+        sqlx::Error::Io(why) => tls::meaning(&why.to_string()).unwrap_or((
             Unavailable,
-            "the connection to the database failed; check the host and port of the URL, and whether the server runs",
-        ),
+            "the connection to the database failed; check the host and port of the URL, the files that it names, and \
+             whether the server runs",
+        )),
         sqlx::Error::Protocol(why) if NO_ANSWER_ABOUT_TLS.iter().any(|it| why.contains(it)) => (
             Unavailable,
             "the server ended or refused the connection before it was encrypted; try again",
@@ -190,11 +194,30 @@ pub(super) fn error(
             Other,
             "the URL asks for an encrypted connection, and this build has no TLS: turn on the feature `tls-rustls`",
         ),
-        sqlx::Error::Tls(_) => (
-            Unavailable,
-            "no encrypted connection to the database could be made, check its certificates",
+        sqlx::Error::Tls(why) if why.to_string().contains(SERVER_WITHOUT_TLS) => (
+            Other,
+            "the URL asks for an encrypted connection, and the server offers none; turn TLS on at the server, or change \
+             `sslmode` or `ssl-mode` in the URL",
         ),
-        sqlx::Error::Configuration(_) => (Other, "the connection options are wrong"),
+        sqlx::Error::Tls(why) if was_cut(&**why) => (
+            Unavailable,
+            "the connection ended before it was encrypted; try again",
+        ),
+        sqlx::Error::Tls(why) => tls::meaning(&why.to_string()).unwrap_or((
+            Other,
+            "no encrypted connection to the database could be made; check that the host of the URL is a name or an address, \
+             and that each certificate and key that it names is a file in PEM form",
+        )),
+        sqlx::Error::Configuration(why) if names_a_key_file(&why.to_string()) => (
+            Other,
+            "the certificate or key of this client is unusable; name both of them, each a file in PEM form (`sslcert` and \
+             `sslkey` for PostgreSQL, `ssl-cert` and `ssl-key` for MySQL)",
+        ),
+        sqlx::Error::Configuration(_) => (
+            Other,
+            "the URL or another option of the connection is malformed; correct it, and percent-encode special characters, \
+             such as those of a password",
+        ),
         sqlx::Error::ColumnNotFound(_) | sqlx::Error::ColumnIndexOutOfBounds { .. } => (
             Schema,
             "the table has other columns than this build expects, run `migrate()`",
@@ -205,6 +228,19 @@ pub(super) fn error(
         _ => (Other, "the database failed"),
     };
     StoreError::new(kind, message).with_source(source)
+}
+
+/// Returns true if the connection ended during the handshake, which `native-tls` reports as an error of its own.
+fn was_cut(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |it| it.source());
+    causes.any(|it| it.is::<std::io::Error>() || it.to_string().contains("unexpected EOF"))
+}
+
+/// Returns true for the driver's texts about the certificate and key of the client.
+fn names_a_key_file(text: &str) -> bool {
+    ["user auth key", "pem file", "section", "base64"]
+        .iter()
+        .any(|it| text.contains(it))
 }
 
 #[cfg(test)]
@@ -221,9 +257,45 @@ mod tests {
         let missing = error(sqlx::Error::Tls(text.into()), database);
         assert_eq!(missing.kind(), StoreErrorKind::Other);
         assert!(missing.to_string().contains("`tls-rustls`"), "{missing}");
-        let refused = error(sqlx::Error::Tls("unknown issuer".into()), database);
-        assert_eq!(refused.kind(), StoreErrorKind::Unavailable);
-        assert!(refused.to_string().contains("certificates"), "{refused}");
+        let rustls = |text: &str| {
+            sqlx::Error::Io(std::io::Error::new(
+                std::io::ErrorKind::InvalidData,
+                text.to_owned(),
+            ))
+        };
+        let tls = |text: &str| sqlx::Error::Tls(text.into());
+        let options = |text: &str| sqlx::Error::Configuration(text.into());
+        let reset = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let (other, unavailable) = (StoreErrorKind::Other, StoreErrorKind::Unavailable);
+        for (source, kind, says) in [
+            (
+                rustls("invalid peer certificate: UnknownIssuer"),
+                other,
+                "`ssl-ca`",
+            ),
+            (
+                rustls("invalid peer certificate: NotValidForName"),
+                other,
+                "subjectAltName",
+            ),
+            (rustls("tls handshake eof"), unavailable, "host and port"),
+            (sqlx::Error::Io(reset()), unavailable, "host and port"),
+            (
+                tls("certificate verify failed (self-signed certificate)"),
+                other,
+                "`sslrootcert`",
+            ),
+            (tls(SERVER_WITHOUT_TLS), other, "at the server"),
+            (tls("Invalid certificate file: ca.pem"), other, "PEM"),
+            (sqlx::Error::Tls(reset().into()), unavailable, "try again"),
+            (options("no keys found pem file"), other, "`ssl-key`"),
+            (options("invalid port number"), other, "percent-encode"),
+        ] {
+            let error = error(source, database);
+            assert_eq!(error.kind(), kind, "{error:?}");
+            assert_eq!(error.is_retryable(), kind == unavailable, "{error:?}");
+            assert!(error.to_string().contains(says), "{error:?}");
+        }
         for (answer, kind) in [
             ("0x00", StoreErrorKind::Unavailable),
             ("0x45", StoreErrorKind::Unavailable),

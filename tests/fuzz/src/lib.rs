@@ -37,6 +37,8 @@ mod decode;
 mod layout;
 #[path = "../../../idem-runtime/src/store/redis/errors.rs"]
 mod redis_errors;
+#[path = "../../../idem-runtime/src/store/tls.rs"]
+mod tls;
 #[path = "../../../idem-runtime/src/store/cached/wire.rs"]
 mod wire;
 
@@ -46,7 +48,11 @@ mod errors {
     pub(crate) use crate::redis_errors::{corrupt, unknown_layout, unreadable};
 }
 pub(crate) use crate::macros::{canonical, fingerprint, floats, idempotent, manifest, suggest};
-pub(crate) use idem_store::{error, key, record, store};
+mod store {
+    pub(crate) use crate::tls;
+    pub(crate) use idem_store::store::*;
+}
+pub(crate) use idem_store::{error, key, record};
 
 pub use crate::round::Round;
 pub use crate::targets::TARGETS;

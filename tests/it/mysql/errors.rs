@@ -1,4 +1,5 @@
-//! Failures that require a dedicated MariaDB: a read-only server, invalid text, and a different service on the port.
+//! Failures that require a dedicated server or user: a read-only server, invalid text, logins with and without TLS, a missing
+//! database, and a different service on the port.
 
 use idem_runtime::error::StoreErrorKind;
 use idem_runtime::store::{ClaimOutcome, FencedWrite};
@@ -8,7 +9,7 @@ use sqlx::MySqlPool;
 
 use super::{Database, assert_error, execute};
 use crate::imposter::Imposter;
-use crate::records::{claim, outcome, own};
+use crate::records::{claim, full_text, outcome, own};
 
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
@@ -90,6 +91,91 @@ async fn text_that_is_not_utf8_is_corrupt() {
                 "{column}: {answer:?}"
             );
         }
+        database.drop().await;
+    }
+}
+
+/// MySQL checks the password of a user with its default authentication over an encrypted connection only, unless it has
+/// cached the password from an earlier login.
+#[tokio::test]
+#[ignore = "needs MySQL: cargo xtask test runs it"]
+async fn a_first_login_without_tls_names_the_remedy() {
+    for database in Database::each().await {
+        if !database.is_mariadb().await {
+            let name = &database.name;
+            let user = format!(
+                "CREATE USER {name}_u IDENTIFIED BY 'pass'; GRANT ALL ON {name}.* TO {name}_u"
+            );
+            execute(&database.admin, &user).await;
+            let mut url = url::Url::parse(&database.url).unwrap();
+            url.set_username(&format!("{name}_u")).unwrap();
+            url.set_password(Some("pass")).unwrap();
+            let encrypted = url.clone();
+            url.set_query(Some("ssl-mode=DISABLED"));
+
+            let error = MySqlStore::connect(url.as_str()).await.unwrap_err();
+            // The tests have the feature, so the text does not name it.
+            assert_error(&error, StoreErrorKind::Denied, "`ssl-mode=DISABLED`");
+            assert!(!error.is_retryable());
+            assert!(!full_text(&error).contains("mysql-rsa"), "{error:?}");
+            MySqlStore::connect(encrypted.as_str()).await.unwrap();
+            MySqlStore::connect(url.as_str()).await.unwrap();
+            execute(&database.admin, &format!("DROP USER {name}_u")).await;
+        }
+        database.drop().await;
+    }
+}
+
+/// MySQL creates its certificate and the authority of it by itself. The certificate has no subjectAltName.
+#[tokio::test]
+#[ignore = "needs MySQL: cargo xtask test runs it"]
+async fn a_certificate_that_is_not_accepted_is_named_and_not_tried_again() {
+    let Some(server) = Server::installed_my_sql(&Options::fast()).unwrap() else {
+        return;
+    };
+    let authority = server.directory().join("data/ca.pem");
+    let authority = authority.to_str().unwrap();
+    let connect = |mode: &str, authority: Option<&str>| {
+        let mut url = url::Url::parse(&server.url()).unwrap();
+        url.query_pairs_mut().append_pair("ssl-mode", mode);
+        if let Some(path) = authority {
+            url.query_pairs_mut().append_pair("ssl-ca", path);
+        }
+        async move { MySqlStore::connect(url.as_str()).await }
+    };
+    connect("VERIFY_CA", Some(authority)).await.unwrap();
+    for (mode, authority, says) in [
+        ("VERIFY_CA", None, "is not trusted"),
+        ("VERIFY_IDENTITY", None, "is not trusted"),
+        ("VERIFY_IDENTITY", Some(authority), "subjectAltName"),
+        ("VERIFY_CA", Some("/nowhere/ca.pem"), "`ssl-ca`"),
+    ] {
+        let error = connect(mode, authority).await.unwrap_err();
+        assert_error(&error, StoreErrorKind::Other, says);
+        assert!(!error.is_retryable(), "{mode}: {error:?}");
+    }
+}
+
+/// The server does not say whether a database exists to a user without privileges on it.
+#[tokio::test]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn a_database_that_is_missing_or_not_named_is_reported() {
+    for database in Database::each().await {
+        let user = format!("{}_n", database.name);
+        let make = format!("CREATE USER {user} IDENTIFIED BY 'pass'");
+        execute(&database.admin, &make).await;
+        let mut url = url::Url::parse(&database.url).unwrap();
+        url.set_username(&user).unwrap();
+        url.set_password(Some("pass")).unwrap();
+        url.set_path("idem_it_nowhere");
+        let error = MySqlStore::connect(url.as_str()).await.unwrap_err();
+        assert_error(&error, StoreErrorKind::Denied, "check the name in the URL");
+
+        url.set_path("");
+        let store = MySqlStore::connect(url.as_str()).await.unwrap();
+        let error = store.migrate().await.unwrap_err();
+        assert_error(&error, StoreErrorKind::Schema, "no database is named");
+        execute(&database.admin, &format!("DROP USER {user}")).await;
         database.drop().await;
     }
 }

@@ -1,6 +1,7 @@
 //! Users with the documented privileges.
 
 use idem_runtime::MySqlStore;
+use idem_runtime::outbox::Outbox;
 use sqlx::mysql::MySqlPoolOptions;
 
 use super::{Database, execute};
@@ -10,11 +11,22 @@ use crate::records::privileges::{OF_OPERATORS, OF_SERVICE, suffice};
 #[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
 async fn the_documented_privileges_suffice() {
     for database in Database::each().await {
-        let store = MySqlStore::new(database.pool(1).await);
-        store.migrate().await.unwrap();
         let name = &database.name;
         // The name of a user has at most 32 characters.
-        let users = ["s", "o"].map(|it| format!("{it}{}", &name["idem_it_".len()..]));
+        let [migrator, service, operators] =
+            ["m", "s", "o"].map(|it| format!("{it}{}", &name["idem_it_".len()..]));
+        let grant = format!(
+            "CREATE USER {migrator} IDENTIFIED BY 'right';
+             GRANT CREATE, ALTER, SELECT, INSERT, UPDATE, DELETE ON {name}.* TO {migrator}"
+        );
+        execute(&database.admin, &grant).await;
+        let options = database.options().username(&migrator).password("right");
+        let pool = MySqlPoolOptions::new().max_connections(1);
+        let migrating = pool.connect_with(options).await.unwrap();
+        MySqlStore::new(migrating.clone()).migrate().await.unwrap();
+        Outbox::new(migrating).migrate().await.unwrap();
+
+        let users = [service, operators];
         let mut pools = Vec::new();
         for user in &users {
             execute(
@@ -44,7 +56,7 @@ async fn the_documented_privileges_suffice() {
         // At each start.
         MySqlStore::new(service.clone()).migrate().await.unwrap();
         suffice::<MySqlStore>(service, operators).await;
-        for user in &users {
+        for user in users.iter().chain([&migrator]) {
             execute(&database.admin, &format!("DROP USER {user}")).await;
         }
         database.drop().await;

@@ -1,5 +1,5 @@
-//! Failures that require a dedicated PostgreSQL: a required password, an encoding without checks, and a different
-//! service on the port.
+//! Failures that require a dedicated PostgreSQL: a required password, an encoding without checks, errors that the server
+//! reports rarely, and a different service on the port.
 
 use idem_runtime::error::StoreErrorKind;
 use idem_runtime::store::ClaimOutcome;
@@ -8,7 +8,7 @@ use idem_servers::{Options, Server};
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 
-use super::{assert_error, execute};
+use super::{Database, assert_error, execute};
 use crate::imposter::Imposter;
 use crate::records::{claim, outcome, own};
 
@@ -72,6 +72,29 @@ async fn text_that_is_not_utf8_is_corrupt() {
         matches!(answer, ClaimOutcome::Existing(_)),
         "others are left alone"
     );
+}
+
+/// Errors that the server reports rarely, raised by a trigger under the key of the record.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_full_table_of_locks_and_an_idle_session_are_named() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let raise = "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS \
+                 $$BEGIN RAISE EXCEPTION 'x' USING ERRCODE = NEW.idempotency_key; END$$; \
+                 CREATE TRIGGER fail BEFORE INSERT ON idem_records FOR EACH ROW \
+                 WHEN (NEW.idempotency_key IN ('53200', '57P05')) EXECUTE FUNCTION fail()";
+    execute(store.pool(), raise).await;
+    for (code, kind, says) in [
+        ("53200", StoreErrorKind::Full, "table of locks"),
+        ("57P05", StoreErrorKind::Unavailable, "idle_session_timeout"),
+    ] {
+        let error = store.claim(&claim(code)).await.unwrap_err();
+        assert_error(&error, kind, says);
+    }
+    own(&store, &claim("k")).await;
+    drop(store);
+    database.drop().await;
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Users with the documented privileges.
 
 use idem_runtime::PostgresStore;
+use idem_runtime::outbox::Outbox;
 use idem_servers::{Options, Server};
 use sqlx::postgres::PgPoolOptions;
 
@@ -10,10 +11,25 @@ use crate::records::privileges::{OF_OPERATORS, OF_SERVICE, suffice};
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
 async fn the_documented_privileges_suffice() {
     let server = Server::postgres(&Options::fast()).unwrap();
-    let store = PostgresStore::connect(&server.url()).await.unwrap();
-    store.migrate().await.unwrap();
-    let tables = OF_SERVICE.join(", ");
     // Since PostgreSQL 15 nobody but the owner may create tables in this schema.
+    server
+        .query("CREATE ROLE migrator LOGIN; GRANT USAGE, CREATE ON SCHEMA public TO migrator")
+        .unwrap();
+    let pool = async |user: &str| {
+        let url = server.url().replace("postgres@", &format!("{user}@"));
+        PgPoolOptions::new()
+            .max_connections(4)
+            .connect(&url)
+            .await
+            .unwrap()
+    };
+    let migrator = pool("migrator").await;
+    PostgresStore::new(migrator.clone())
+        .migrate()
+        .await
+        .unwrap();
+    Outbox::new(migrator).migrate().await.unwrap();
+    let tables = OF_SERVICE.join(", ");
     server
         .query(&format!(
             "CREATE ROLE service LOGIN; CREATE ROLE operators LOGIN;
@@ -24,14 +40,6 @@ async fn the_documented_privileges_suffice() {
              GRANT SELECT, INSERT ON {OF_OPERATORS} TO operators"
         ))
         .unwrap();
-    let pool = async |user: &str| {
-        let url = server.url().replace("postgres@", &format!("{user}@"));
-        PgPoolOptions::new()
-            .max_connections(4)
-            .connect(&url)
-            .await
-            .unwrap()
-    };
     let service = pool("service").await;
     // At each start.
     PostgresStore::new(service.clone()).migrate().await.unwrap();

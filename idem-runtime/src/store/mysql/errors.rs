@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sqlx::mysql::MySqlDatabaseError;
+use sqlx_core::net::tls;
 
 use super::settings::Unusable;
 use crate::error::{StoreError, StoreErrorKind};
@@ -13,6 +14,11 @@ use crate::store::sql::{self, TOO_MANY_CONNECTIONS};
 #[derive(Debug, thiserror::Error)]
 #[error("the statement is larger than `max_allowed_packet`")]
 pub(super) struct OverPacket;
+
+/// Cause of a refused login. The driver's own text advises a feature whose crate has an open advisory.
+#[derive(Debug, thiserror::Error)]
+#[error("the driver sends this password over an encrypted connection only")]
+struct NotEncrypted;
 
 /// Message of an error of kind [`TooLarge`](StoreErrorKind::TooLarge).
 const OVER_PACKET: &str = "a value is larger than a packet of the server, or half of it in a caller's transaction; \
@@ -84,7 +90,8 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
         }
         // The driver has no way to send the password. It says so with the name of its feature for another way.
         sqlx::Error::Configuration(_) if source.to_string().contains("mysql-rsa") => {
-            return StoreError::new(Denied, NOT_ENCRYPTED).with_source(source);
+            return StoreError::new(Denied, not_encrypted(tls::available()))
+                .with_source(NotEncrypted);
         }
         sqlx::Error::AnyDriverError(error) if error.is::<OverPacket>() => {
             return StoreError::new(StoreErrorKind::TooLarge, OVER_PACKET).with_source(source);
@@ -109,9 +116,33 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
 const ROLLED_BACK: &str = "the statement was rolled back in favour of others each time, try again";
 /// A server with `caching_sha2_password` checks the password of a user whom it has not cached since its start only if it
 /// gets the password itself, which a client sends over an encrypted connection.
-const NOT_ENCRYPTED: &str = "the server refused the user on a connection that is not encrypted: the password is wrong, or \
-    `caching_sha2_password` has not cached it; check name and password, turn on the feature `tls-rustls`, and remove \
-    `ssl-mode=DISABLED` from the URL";
+fn not_encrypted(has_tls: bool) -> &'static str {
+    match has_tls {
+        true => {
+            "the server refused the user on a connection that is not encrypted: the password is wrong, or \
+             `caching_sha2_password` has not cached it; check name and password, remove `ssl-mode=DISABLED` from the \
+             URL, and turn TLS on at the server"
+        }
+        false => {
+            "the server refused the user on a connection that is not encrypted: the password is wrong, or \
+             `caching_sha2_password` has not cached it; check name and password, and turn on the feature `tls-rustls`"
+        }
+    }
+}
+
+/// Remedy for a server that accepts only encrypted connections.
+fn encrypt(has_tls: bool) -> &'static str {
+    match has_tls {
+        true => {
+            "the server accepts only encrypted connections (`require_secure_transport`); remove `ssl-mode=DISABLED` from \
+             the URL"
+        }
+        false => {
+            "the server accepts only encrypted connections (`require_secure_transport`); turn on the feature `tls-rustls`"
+        }
+    }
+}
+
 const UNKNOWN: (StoreErrorKind, &str) =
     (StoreErrorKind::Other, "the database refused the statement");
 
@@ -127,23 +158,29 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
             "the server refused the user; check name, password and host, and whether the account is locked, expired or \
              needs an encrypted connection (feature `tls-rustls`)",
         ),
-        3159 => (
-            Denied,
-            "the server accepts only encrypted connections (`require_secure_transport`); turn on the feature \
-             `tls-rustls`, and remove `ssl-mode=DISABLED` from the URL",
-        ),
+        3159 => (Denied, encrypt(tls::available())),
         1251 | 1524 => (
             Denied,
             "the server and the driver know no common authentication for this user; change the user to \
              `caching_sha2_password`",
         ),
-        1044 | 1142 | 1143 | 1227 | 1370 | 3879 => (
+        // The server hides from a user without privileges on a database whether it exists.
+        1044 => (
+            Denied,
+            "the user may not use the database, or there is none of this name; check the name in the URL, or grant the \
+             privileges that the book lists",
+        ),
+        1142 | 1143 | 1227 | 1370 | 3879 => (
             Denied,
             "the user lacks a privilege; grant it those that the book lists, of which `idem doctor` names the missing ones",
         ),
-        1049 | 1046 => (
+        1049 => (
             Schema,
-            "there is no such database, make it or name another in the URL",
+            "there is no such database; create it, or name another in the URL",
+        ),
+        1046 => (
+            Schema,
+            "no database is named; add its name to the end of the URL, as in `mysql://host/name`",
         ),
         NO_SUCH_TABLE | 1054 | 1136 | 1364 => (
             Schema,
@@ -242,28 +279,64 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
 mod tests {
     use super::*;
 
-    /// Servers give the other numbers in `tests/it`.
+    /// A number or more of each meaning. In `tests/it`, servers give those that are easy to cause.
     #[test]
-    fn rare_errors_have_a_kind_that_says_whether_to_retry() {
-        use StoreErrorKind::{Conflict, Denied, Full, Schema, TooLarge, Unavailable};
+    fn errors_have_a_kind_that_says_whether_to_retry_and_a_remedy() {
+        use StoreErrorKind::{
+            Conflict, Corrupt, Denied, Full, Other, ReadOnly, Schema, Timeout, TooLarge,
+            Unavailable,
+        };
         for (number, kind, remedy) in [
-            (1251, Denied, "caching_sha2_password"),
             (3955, Denied, "locked"),
+            (3159, Denied, "only encrypted connections"),
+            (1251, Denied, "caching_sha2_password"),
+            (1227, Denied, "privilege"),
+            (1044, Denied, "check the name in the URL"),
+            (1049, Schema, "name another in the URL"),
+            (1046, Schema, "no database is named"),
+            (1364, Schema, "run `migrate()`"),
+            (1690, Corrupt, "backup"),
             (3098, Schema, "foreign keys"),
+            (1836, ReadOnly, "connect to the primary"),
             (3675, Full, "make room"),
+            (1040, Unavailable, "`max_connections` larger"),
             (1135, Unavailable, "memory"),
+            (3032, Unavailable, "turn `offline_mode` off"),
+            (NOT_PREPARED, Unavailable, "another node"),
             (3100, Unavailable, "another member"),
             (3797, Unavailable, "another member"),
-            (3169, Unavailable, "try again"),
+            (COMMIT_FAILED, Unavailable, "may have taken effect"),
             (1153, TooLarge, "max_allowed_packet"),
             (1156, Unavailable, "try again"),
+            (3169, Unavailable, "try again"),
+            (1104, Other, "max_join_size"),
+            (1118, TooLarge, "innodb_log_file_size"),
             (1197, TooLarge, "max_binlog_cache_size"),
+            (3572, Conflict, "kept the record locked"),
             (3101, Conflict, "try again"),
-            (COMMIT_FAILED, Unavailable, "may have taken effect"),
+            (NO_SAVEPOINT, Conflict, "ended the transaction"),
+            (NOT_ALONE, Unavailable, "left a transaction open"),
+            (3024, Timeout, "limit on statement time"),
+            (1064, Other, "refused the statement"),
         ] {
             let (found, message) = meaning(number);
             assert_eq!(found, kind, "{number}: {message}");
             assert!(message.contains(remedy), "{number}: {message}");
         }
+    }
+
+    /// A build without TLS has no `ssl-mode` in its URL, and one with TLS has the feature on already.
+    #[test]
+    fn the_remedy_for_a_connection_that_is_not_encrypted_depends_on_the_build() {
+        for remedy in [encrypt, not_encrypted] {
+            assert!(remedy(true).contains("remove `ssl-mode=DISABLED`"));
+            assert!(!remedy(true).contains("feature"));
+            assert!(remedy(false).contains("turn on the feature `tls-rustls`"));
+            assert!(!remedy(false).contains("ssl-mode"));
+        }
+        let driver = "RSA auth backend not enabled; enable the `mysql-rsa` feature";
+        let refused = error(sqlx::Error::Configuration(driver.into()));
+        assert_eq!(refused.kind(), StoreErrorKind::Denied);
+        assert!(!format!("{refused:?}").contains("mysql-rsa"), "{refused:?}");
     }
 }

@@ -4,6 +4,7 @@ use redis::{ErrorKind, RedisError};
 use tokio::task::JoinError;
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::store::tls;
 
 /// Converts an error of the client, or of a single server.
 pub(super) fn error(source: RedisError) -> StoreError {
@@ -142,10 +143,10 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
             Timeout,
             "Redis did not answer in time, see whether it is overloaded or give the connection a longer time-out",
         ),
-        _ if is_of_the_connection(error) => (
+        _ if is_of_the_connection(error) => tls::meaning(&error.to_string()).unwrap_or((
             Unavailable,
             "the connection to Redis failed, see whether it runs and can be reached",
-        ),
+        )),
         ErrorKind::MasterNameNotFoundBySentinel => (
             Unavailable,
             "the sentinels know no primary of this name that is up, check the name or wait for the failover",
@@ -326,6 +327,18 @@ mod tests {
         let foreign = parse(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         assert!(!is_of_the_connection(&foreign), "{foreign}");
         assert_eq!(error(foreign).kind(), StoreErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn an_untrusted_certificate_is_no_lost_connection() {
+        let text = "invalid peer certificate: UnknownIssuer";
+        let refused = std::io::Error::new(std::io::ErrorKind::InvalidData, text);
+        let refused = error(refused.into());
+        assert_eq!(refused.kind(), StoreErrorKind::Other, "{refused:?}");
+        assert!(!refused.is_retryable());
+        assert!(refused.to_string().contains("certificate"), "{refused}");
+        let lost = error(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
+        assert_eq!(lost.kind(), StoreErrorKind::Unavailable, "{lost:?}");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Connects to the server of a URL.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use sqlx::{ConnectOptions, Connection as _};
+use sqlx_core::Url;
 use tokio::time::timeout;
 
 use crate::error::{StoreError, StoreErrorKind};
@@ -38,6 +40,76 @@ pub(in crate::store) async fn reach<O: ConnectOptions<Connection: Sized>>(
         )
         .with_source(late)
     })?;
-    visited.map_err(error)?;
-    Ok(options)
+    match visited {
+        Ok(()) => Ok(options),
+        Err(source) => Err(match unreadable_file(url, &source) {
+            Some(parameter) => StoreError::new(
+                StoreErrorKind::Other,
+                format!(
+                    "the file that `{parameter}` of the URL names cannot be read; correct its path, or let this process \
+                     read it"
+                ),
+            )
+            .with_source(source),
+            None => error(source),
+        }),
+    }
+}
+
+/// Parameters of a URL that name a file, in the spellings that the drivers accept.
+const FILES: [&str; 8] = [
+    "sslrootcert",
+    "ssl-root-cert",
+    "sslca",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+];
+
+/// Returns the parameter of a URL that names a file which cannot be read, if that may be the reason of the failure. The
+/// driver reports a missing file in the same way as a missing Unix socket, behind which a server may start later.
+fn unreadable_file(url: &str, failure: &sqlx::Error) -> Option<String> {
+    let sqlx::Error::Io(failure) = failure else {
+        return None;
+    };
+    if !matches!(
+        failure.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::PermissionDenied
+            | ErrorKind::IsADirectory
+            | ErrorKind::NotADirectory
+    ) {
+        return None;
+    }
+    let url = Url::parse(url).ok()?;
+    let mut parameters = url.query_pairs();
+    let unreadable = parameters.find(|(name, path)| {
+        FILES.contains(&&**name)
+            && !path.trim_start().starts_with("-----BEGIN")
+            && std::fs::read(&**path).is_err()
+    });
+    unreadable.map(|(name, _)| name.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_by_its_parameter() {
+        let missing = || sqlx::Error::Io(ErrorKind::NotFound.into());
+        let url = "mysql://app@db/shop?ssl-mode=VERIFY_CA&ssl-ca=%2Fnowhere%2Fca.pem";
+        assert_eq!(unreadable_file(url, &missing()).as_deref(), Some("ssl-ca"));
+        let refused = sqlx::Error::Io(ErrorKind::ConnectionRefused.into());
+        assert_eq!(unreadable_file(url, &refused), None);
+        for readable in [
+            "postgres://app@db/shop?sslrootcert=Cargo.toml",
+            "postgres://app@db/shop?sslkey=-----BEGIN%20KEY",
+            "postgres://app@%2Fnowhere/shop?application_name=x",
+        ] {
+            assert_eq!(unreadable_file(readable, &missing()), None, "{readable}");
+        }
+    }
 }
