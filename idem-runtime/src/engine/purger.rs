@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::failure_log::FailureLog;
 use super::{Engine, Idem};
 use crate::error::{Error, StoreError};
 use crate::metrics::sink;
@@ -18,8 +19,9 @@ use crate::worker::{Found, Schedule, Search, Tasks, WorkerGuard};
 /// Number of records that one batch examines. Small, so that a claim waits only milliseconds for a batch. The worker
 /// pauses between two batches, so that claims get a turn on stores with a single writer.
 const BATCH: u32 = 1_000;
-/// Longest pause between the first reading of the store's clock and the first batch.
-const FIRST_PAUSE: Duration = Duration::from_secs(60);
+/// Longest pause between the first reading of the store's clock and the first batch, and after a failure that another try
+/// does not end.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Deletes expired records in the background, in batches of 1,000. While more of them are due, it pauses between two
 /// batches for as long as the last one took. Any number of processes may purge one store.
@@ -72,7 +74,9 @@ impl Purger {
     /// Starts the purger as a background task of this tokio runtime. It first reads the store's clock at a random point of
     /// the first interval, so that the processes of a service do not purge at the same time, and a process that is restarted
     /// often still purges now and then. It first purges an interval later, at most a minute, when it can compare that clock
-    /// with its own. If the store fails, the purger logs a warning event and retries with back-off.
+    /// with its own. If the store fails, the purger logs a warning event, at most once a minute for the same
+    /// failure. It retries with back-off, and after an interval, or a minute, if the failure needs an operator, such as
+    /// tables that are missing.
     ///
     /// # Errors
     /// [`Error::NoRuntime`] outside of a tokio runtime.
@@ -89,7 +93,8 @@ impl Purger {
         let worker = WorkerGuard::start(schedule, |_| PurgeSearch {
             engine: self.engine,
             clock,
-            first_pause: self.poll_interval.min(FIRST_PAUSE),
+            pause: self.poll_interval.min(LONGEST_PAUSE),
+            failures: FailureLog::default(),
             purged: Purged::default(),
             caught_up_at: Instant::now(),
         });
@@ -122,8 +127,10 @@ impl PurgerGuard {
 struct PurgeSearch {
     engine: Arc<Engine>,
     clock: PurgeClock,
-    /// Pause between the first reading of the store's clock and the first batch.
-    first_pause: Duration,
+    /// Pause between the first reading of the store's clock and the first batch, and after a failure that another try does
+    /// not end.
+    pause: Duration,
+    failures: FailureLog,
     /// Sums of the purges since the last report.
     purged: Purged,
     /// Start of the last batch that found nothing more to purge, or of the purger.
@@ -155,9 +162,10 @@ impl Search for PurgeSearch {
         match self.purge(began).await {
             Ok(None) => {
                 self.report_lag();
-                Found::NotYet(self.first_pause)
+                Found::NotYet(self.pause)
             }
             Ok(Some(purged)) => {
+                self.failures.reset();
                 sink::purged(purged.removed, purged.abandoned, purged.interrupted);
                 if !purged.more {
                     self.caught_up_at = began;
@@ -174,12 +182,14 @@ impl Search for PurgeSearch {
             }
             Err(error) => {
                 self.report_lag();
-                tracing::warn!(
-                    target: "idem",
-                    error = ?error.kind(),
-                    "purging failed, trying again",
-                );
-                Found::Failed
+                if let Some(text) = self.failures.text(&error) {
+                    tracing::warn!(target: "idem", error = text, "purging failed, trying again");
+                }
+                if error.is_retryable() {
+                    Found::Failed
+                } else {
+                    Found::NotYet(self.pause)
+                }
             }
         }
     }

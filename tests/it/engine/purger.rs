@@ -85,6 +85,25 @@ async fn a_purger_outlives_a_store_that_fails_hangs_or_panics() {
     purger.stop().await;
 }
 
+/// Another try does not create missing tables.
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_needs_an_operator_is_tried_again_an_interval_later() {
+    let idem = Idem::new(FaultStore::new(MemoryStore::new()));
+    Effects::default().run(&idem, call("k", 1)).await.unwrap();
+    tokio::time::sleep(TTL).await;
+    for _ in 0..3 {
+        let missing = Fault::FailBefore(StoreErrorKind::Schema);
+        idem.store().next(Op::Purge, missing);
+    }
+    let _purger = Purger::new(&idem).poll_interval(INTERVAL).start().unwrap();
+    // The first purge is within the first two intervals, and each further one an interval later.
+    tokio::time::sleep(2 * INTERVAL).await;
+    assert!((1..=2).contains(&idem.store().count(Op::Purge)));
+    tokio::time::sleep(3 * INTERVAL).await;
+    assert!((4..=5).contains(&idem.store().count(Op::Purge)));
+    assert_eq!(idem.store().inner().len(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_detached_purger_is_not_stopped() {
     let (idem, effects) = (idem(), Effects::default());
