@@ -58,6 +58,14 @@ pub fn fresh() -> ClaimRequest {
     claim(&format!("{:032x}", rand::random::<u128>()))
 }
 
+/// Claim of the same record by another caller.
+pub fn again(claim: &ClaimRequest) -> ClaimRequest {
+    ClaimRequest {
+        claim_id: ClaimId::random(),
+        ..claim.clone()
+    }
+}
+
 /// Makes a claim that must be granted.
 ///
 /// # Panics

@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 const DIGITS: usize = 10;
 /// Number of copies that one statement makes.
 const BATCH: u64 = 50_000;
-/// Number of groups of many copies. MariaDB and SQLite keep a table in the order of its ids, so each group is made in
+/// Number of groups of many copies. InnoDB and SQLite keep a table in the order of its ids, so each group is made in
 /// that order, from the begin of the table to its end. Otherwise each batch would write a page for each of its copies.
 const GROUPS: u64 = 4;
 /// Columns that a copy takes from its template. The others are its id, its key and its times.
@@ -28,10 +28,30 @@ const TIMES: [&str; 4] = ["lease_until", "first_claimed_at", "ended_at", "purge_
 pub enum Pool {
     /// PostgreSQL.
     Postgres(PgPool),
-    /// MariaDB: MySQL has no engine for series.
+    /// MariaDB.
     MariaDb(MySqlPool),
+    /// MySQL, whose `cte_max_recursion_depth` must be larger than the number of copies.
+    MySql(MySqlPool),
     /// SQLite.
     Sqlite(SqlitePool),
+}
+
+impl Pool {
+    /// Query of a column `n` with these numbers and all between them.
+    pub fn series(&self, first: u64, last: u64) -> String {
+        match self {
+            Self::Postgres(_) => {
+                format!("SELECT n FROM generate_series({first}::bigint, {last}) AS n")
+            }
+            // MySQL has no engine for series.
+            Self::MariaDb(_) => format!("SELECT seq AS n FROM seq_{first}_to_{last}"),
+            Self::MySql(_) | Self::Sqlite(_) => format!(
+                "WITH RECURSIVE numbers (n) AS (
+                     SELECT {first} UNION ALL SELECT n + 1 FROM numbers WHERE n < {last}
+                 ) SELECT n FROM numbers"
+            ),
+        }
+    }
 }
 
 /// Identity of the copy with this number.
@@ -74,35 +94,33 @@ pub async fn copy(
     let group = BATCH.max((numbers.end - numbers.start) / GROUPS);
     let at_once = match pool {
         Pool::Postgres(_) => BATCH,
-        Pool::MariaDb(_) | Pool::Sqlite(_) => group,
+        Pool::MariaDb(_) | Pool::MySql(_) | Pool::Sqlite(_) => group,
     };
     let mut rest = numbers;
     while !rest.is_empty() {
         let end = rest.end.min(rest.start + at_once);
         let (first, last) = (rest.start, end - 1);
+        let series = pool.series(first, last);
         let copied = match pool {
             Pool::Postgres(pool) => {
                 // Sorted by id, so that the index is written from its begin to its end.
                 let copy = format!(
                     "{insert} FROM (
                          SELECT n, k, sha256($1 || convert_to(k, 'UTF8')) AS id
-                         FROM (SELECT n, $2 || lpad(n::text, {DIGITS}, '0') AS k FROM generate_series($3, $4) AS n) AS s
-                     ) AS c CROSS JOIN {table} AS t WHERE t.id = $5 ORDER BY c.id"
+                         FROM (SELECT n, $2 || lpad(n::text, {DIGITS}, '0') AS k FROM ({series}) AS numbers) AS s
+                     ) AS c CROSS JOIN {table} AS t WHERE t.id = $3 ORDER BY c.id"
                 );
                 let copy = sqlx::query(AssertSqlSafe(copy))
                     .bind(&head)
                     .bind(&key_prefix);
-                let copy = copy.bind(first.cast_signed()).bind(last.cast_signed());
                 let copy = copy.bind(&template_id.as_bytes()[..]);
                 copy.execute(pool).await?.rows_affected()
             }
-            Pool::MariaDb(pool) => {
+            Pool::MariaDb(pool) | Pool::MySql(pool) => {
                 let copy = format!(
                     "{insert} FROM (
                          SELECT n, k, UNHEX(SHA2(CONCAT(?, CAST(k AS BINARY)), 256)) AS id
-                         FROM (
-                             SELECT seq AS n, CONCAT(?, LPAD(seq, {DIGITS}, '0')) AS k FROM seq_{first}_to_{last}
-                         ) AS s
+                         FROM (SELECT n, CONCAT(?, LPAD(n, {DIGITS}, '0')) AS k FROM ({series}) AS numbers) AS s
                      ) AS c CROSS JOIN {table} AS t WHERE t.id = ? ORDER BY c.id"
                 );
                 let copy = sqlx::query(AssertSqlSafe(copy))

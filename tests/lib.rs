@@ -42,6 +42,10 @@ struct MacrosReadme;
 struct StoreReadme;
 
 #[cfg(doctest)]
+#[doc = include_str!("../docs/writing-a-store.md")]
+struct WritingAStore;
+
+#[cfg(doctest)]
 #[doc = include_str!("../idem-client/README.md")]
 struct ClientReadme;
 

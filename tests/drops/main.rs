@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use idem_runtime::{Idem, MySqlStore, Store};
+use idem_runtime::{Idem, MemoryStore, MySqlStore, RedisStore, Store};
 use idem_tests::each_place;
-use idem_tests::places;
+use idem_tests::places::{self, Backend};
 use idem_tests::recording::Recording;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
@@ -53,10 +53,8 @@ fn main() -> Result<ExitCode> {
     metrics::set_global_recorder(recording.clone())?;
     let trials = Trials(Arc::new(Runtime::new()?));
     let runtime = Arc::clone(&trials.0);
-    let mut all = trials.leased::<Memory>(&places::memory());
-    all.extend(trials.leased::<Redis>(&places::redis()));
-    all.extend(trials.leased::<Redis>(&places::redis_cluster()));
-    each_place! { [transactions] place => all.extend(trials.database(&place)); }
+    let mut all = Vec::new();
+    each_place! { [] place => all.extend(Tried::trials(&place, &trials)); }
     all.push(trials.case::<InDatabase<MySqlStore>, _>(
         &places::mariadb(),
         "defects",
@@ -97,6 +95,29 @@ async fn gauges_return_to_zero(recording: &Recording, passed: u64) -> Result<()>
 
 /// A case while it runs.
 type Running = Pin<Box<dyn Future<Output = Result<Case>>>>;
+
+/// Type of store that has trials in each of its places.
+trait Tried: Backend {
+    fn trials(origin: &Origin<Self>, trials: &Trials) -> Vec<Trial>;
+}
+
+impl Tried for Arc<MemoryStore> {
+    fn trials(origin: &Origin<Self>, trials: &Trials) -> Vec<Trial> {
+        trials.leased::<Memory>(origin)
+    }
+}
+
+impl Tried for RedisStore {
+    fn trials(origin: &Origin<Self>, trials: &Trials) -> Vec<Trial> {
+        trials.leased::<Redis>(origin)
+    }
+}
+
+impl<S: Database> Tried for S {
+    fn trials(origin: &Origin<S>, trials: &Trials) -> Vec<Trial> {
+        trials.database(origin)
+    }
+}
 
 struct Trials(Arc<Runtime>);
 

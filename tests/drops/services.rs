@@ -55,7 +55,8 @@ async fn record(fixture: &Fixture, operation: &str, key: &str) -> Result<Option<
     Ok(fixture.idem.records().find(operation, key).await?)
 }
 
-/// Polls until there is a value. Returns the value, and the number of polls.
+/// Polls until there is a value. Returns the value, and the number of polls. The checks of a case must be `Send`, which the
+/// compiler cannot see of [`idem_tests::until`] with a condition that borrows.
 async fn until<T, F>(what: &str, mut check: impl FnMut() -> F) -> Result<(T, u64)>
 where
     F: Future<Output = Result<Option<T>>>,

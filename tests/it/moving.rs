@@ -8,12 +8,13 @@ use std::time::Duration;
 use idem_runtime::conformance::faults::{Fault, FaultStore, Op};
 use idem_runtime::error::StoreErrorKind;
 use idem_runtime::key::Operation;
-use idem_runtime::record::{ClaimId, Payload, Record, RecordState, Timestamp};
+use idem_runtime::record::{Payload, Record, RecordState, Timestamp};
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, PageRequest, RecoveryInput,
     RecoveryStore, Resolution, Resolved,
 };
 use idem_runtime::{MemoryStore, Moving, OnCrash, SqliteStore, Store};
+use idem_tests::claims::again;
 use tokio::time::advance;
 
 use crate::records::{HOUR, claim, outcome, own};
@@ -29,14 +30,6 @@ fn move_of_faults() -> (Faults, Faults, [Moving<Faults, Faults>; 2]) {
         Moving::claims_in_new(old.clone(), new.clone()),
     ];
     (old, new, moves)
-}
-
-/// Another claim of the same record.
-fn again(claim: &ClaimRequest) -> ClaimRequest {
-    ClaimRequest {
-        claim_id: ClaimId::random(),
-        ..claim.clone()
-    }
 }
 
 /// Record that a claim finds.

@@ -6,16 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use idem_runtime::error::StoreError;
-use idem_runtime::key::{Identity, Operation, RecordId};
-use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
+use idem_runtime::record::Owner;
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
-use idem_runtime::{
-    Call, Error, Idem, Key, MySqlStore, OnCrash, PostgresStore, RedisStore, Scope, Store,
-};
+use idem_runtime::{Call, Error, Idem, MySqlStore, OnCrash, PostgresStore, RedisStore, Store};
 use idem_servers::{Options, Server};
 use idem_tests::proxy::{Loss, Proxy};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
+
+use crate::records::{claim, outcome};
 
 /// A store on one connection through the proxy, so that the lost message belongs to the transition.
 struct Line {
@@ -109,22 +108,10 @@ async fn through_proxy(server: Server) -> (Proxy, String, Server) {
     (proxy, url, server)
 }
 
-fn claim_of(key: &str) -> ClaimRequest {
-    let identity = Identity {
-        scope: Scope::none(),
-        operation: Operation::new("network".to_owned()).unwrap(),
-        key: Key::new(key).unwrap(),
-    };
+fn refusing(key: &str) -> ClaimRequest {
     ClaimRequest {
-        id: RecordId::of(&identity),
-        identity,
-        fingerprint: Digest::new(1, [0; 4], &[7; 32]),
-        claim_id: ClaimId::random(),
-        lease: Duration::from_secs(60),
-        retention: Duration::from_secs(600),
         on_crash: OnCrash::Refuse,
-        owner_label: None,
-        members: None,
+        ..claim(key)
     }
 }
 
@@ -133,13 +120,13 @@ async fn repeated_transitions_are_recognised(line: Line) {
     let store = &line.store;
     // From now on the statements are prepared, so that the next request is the transition.
     for key in ["first", "second"] {
-        let ClaimOutcome::Granted(granted) = store.claim(&claim_of(key)).await.unwrap() else {
+        let ClaimOutcome::Granted(granted) = store.claim(&refusing(key)).await.unwrap() else {
             panic!("nobody else is there");
         };
         assert_eq!(granted.attempt, 1);
     }
     for loss in [Loss::Request, Loss::Reply] {
-        let claim = claim_of(&format!("{loss:?}"));
+        let claim = refusing(&format!("{loss:?}"));
         let (answer, _) = line.lossy(loss, || store.claim(&claim)).await;
         let ClaimOutcome::Granted(granted) = answer else {
             panic!("{loss:?}: a repeated claim is its own: {answer:?}");
@@ -151,10 +138,7 @@ async fn repeated_transitions_are_recognised(line: Line) {
             claim_id: claim.claim_id,
             fencing_token: granted.fencing_token,
         };
-        let outcome = Outcome::Completed(Payload {
-            codec: "json/1".into(),
-            bytes: b"1".as_slice().into(),
-        });
+        let outcome = outcome(b"1");
         let (answer, _) = line.lossy(loss, || store.complete(&owner, &outcome)).await;
         assert_eq!(answer, FencedWrite::Applied, "{loss:?}");
         let record = store.get(&claim.id).await.unwrap().unwrap();

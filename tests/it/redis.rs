@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 use ::redis::Client;
 use ::redis::aio::ConnectionManager;
 use idem_runtime::error::StoreErrorKind;
-use idem_runtime::key::{Identity, Operation, RecordId};
-use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Timestamp};
+use idem_runtime::record::{Outcome, Timestamp};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
-use idem_runtime::{Key, OnCrash, RedisStore, Scope, Store};
+use idem_runtime::{OnCrash, RedisStore, Store};
 use idem_servers::Server;
+use idem_tests::claims::again;
 use idem_tests::until;
 use tokio::net::TcpListener;
 
-use crate::records::fresh;
+use crate::records::{self, fresh, own};
 
 fn url() -> String {
     std::env::var("IDEM_TEST_REDIS_URL").unwrap()
@@ -64,21 +64,10 @@ async fn until_said(server: &Server, question: &str, answer: &str) {
 }
 
 fn claim(on_crash: OnCrash) -> ClaimRequest {
-    let identity = Identity {
-        scope: Scope::none(),
-        operation: Operation::new("it.redis").unwrap(),
-        key: Key::new("k").unwrap(),
-    };
     ClaimRequest {
-        id: RecordId::of(&identity),
-        identity,
-        fingerprint: Digest::new(1, [0; 4], &[7; 32]),
-        claim_id: ClaimId::random(),
         lease: Duration::from_secs(30),
-        retention: Duration::from_secs(3600),
         on_crash,
-        owner_label: None,
-        members: None,
+        ..records::claim("k")
     }
 }
 
@@ -90,17 +79,6 @@ fn key(prefix: &str, claim: &ClaimRequest) -> String {
         .map(|it| format!("{it:02x}"))
         .collect();
     format!("{prefix}{hex}")
-}
-
-async fn own(store: &RedisStore, claim: &ClaimRequest) -> Owner {
-    match store.claim(claim).await.unwrap() {
-        ClaimOutcome::Granted(granted) => Owner {
-            id: claim.id,
-            claim_id: claim.claim_id,
-            fencing_token: granted.fencing_token,
-        },
-        ClaimOutcome::Existing(record) => panic!("{record:?} is in the way"),
-    }
 }
 
 /// Time until a key expires, in milliseconds; -1 if it never does.
@@ -252,12 +230,8 @@ async fn a_replay_writes_nothing() {
         .query_async(&mut watching)
         .await
         .unwrap();
-    let again = ClaimRequest {
-        claim_id: ClaimId::random(),
-        ..claim
-    };
     assert!(matches!(
-        store.claim(&again).await.unwrap(),
+        store.claim(&again(&claim)).await.unwrap(),
         ClaimOutcome::Existing(_)
     ));
     let untouched = ::redis::pipe()

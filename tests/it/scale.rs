@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
-use idem_runtime::key::{Identity, Operation, RecordId};
+use idem_runtime::key::RecordId;
 use idem_runtime::operator::{Count, Counting, OperatorStore};
 use idem_runtime::record::RecordState;
 use idem_runtime::store::{ClaimRequest, Filter, PageRequest};
-use idem_runtime::{Key, OnCrash, Scope, Store};
+use idem_runtime::{OnCrash, Store};
+use idem_tests::claims::{claim_of, identity};
 use serde_json::json;
 
-use crate::records::{HOUR, claim, outcome, own};
+use crate::records::{HOUR, outcome, own};
 
 mod mysql;
 mod postgres;
@@ -41,19 +42,6 @@ struct Template {
     copies: u64,
 }
 
-fn claim_of(operation: &str, key: &str) -> ClaimRequest {
-    let identity = Identity {
-        scope: Scope::none(),
-        operation: Operation::new(operation.to_owned()).unwrap(),
-        key: Key::new(key).unwrap(),
-    };
-    ClaimRequest {
-        id: RecordId::of(&identity),
-        identity,
-        ..claim("k")
-    }
-}
-
 /// Writes a record of each kind, with the number of copies that the table gets of it.
 async fn templates(store: &impl Store) -> Vec<Template> {
     let brief = Duration::from_millis(1);
@@ -79,7 +67,7 @@ async fn templates(store: &impl Store) -> Vec<Template> {
                 "interrupted" | "due" => OnCrash::Refuse,
                 _ => OnCrash::Rerun,
             },
-            ..claim_of(operation, kind)
+            ..claim_of(identity("", operation, kind))
         };
         let owner = own(store, &claim).await;
         match kind {
@@ -105,10 +93,10 @@ async fn templates(store: &impl Store) -> Vec<Template> {
 fn batches(templates: &[Template]) -> impl Iterator<Item = String> {
     let mut copies = templates.iter().flat_map(|template| {
         (0..template.copies).map(|number| {
-            let identity = &template.claim.identity;
-            let key = format!("{}-{number}", identity.key.as_str());
-            let copy = claim_of(identity.operation.as_str(), &key);
-            json!([copy.id.to_string(), key, template.claim.id.to_string()])
+            let claim = &template.claim;
+            let key = format!("{}-{number}", claim.identity.key.as_str());
+            let copy = identity("", claim.identity.operation.as_str(), &key);
+            json!([RecordId::of(&copy).to_string(), key, claim.id.to_string()])
         })
     });
     std::iter::from_fn(move || {

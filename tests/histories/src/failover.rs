@@ -6,14 +6,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use idem_runtime::RedisStore;
 use idem_servers::{Options, Server};
 use idem_store::Store;
 use idem_tests::private::Kind;
 use idem_tests::proxy::Proxy;
+use idem_tests::until;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -24,8 +25,6 @@ use crate::places::through_proxy;
 use crate::purges::Purges;
 use crate::story;
 
-/// Longest wait for a change of the servers.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Time before the replica is cut off, and time from then to the failover.
 const PHASE: Duration = Duration::from_millis(300);
 
@@ -59,7 +58,10 @@ struct Pair {
 /// Contends for this many records during one failover, and checks the histories.
 ///
 /// # Errors
-/// The servers did not start, or did not replicate in time.
+/// The servers did not start, or do not answer.
+///
+/// # Panics
+/// Panics if the replica does not get the writes of the primary within two minutes.
 ///
 /// # Cancel safety
 /// If the future is dropped, the servers stop.
@@ -181,11 +183,11 @@ impl Pair {
         let primary = Server::redis(&Options::fast())?;
         let replica = Server::redis(&Options::fast())?;
         replica.query(&format!("REPLICAOF 127.0.0.1 {}", primary.port()))?;
-        until("the replica follows", || {
-            let replication = replica.query("INFO replication")?;
-            Ok(replication.contains("master_link_status:up"))
+        until(async || {
+            let replication = replica.query("INFO replication");
+            replication.is_ok_and(|it| it.contains("master_link_status:up"))
         })
-        .await?;
+        .await;
         let (proxy, url) = through_proxy(&primary).await?;
         let store = Arc::new(RedisStore::connect(&url).await?);
         Ok(Self {
@@ -201,10 +203,8 @@ impl Pair {
         let cut = clock.now();
         // Everything that was acknowledged before this moment is in the primary's log up to here.
         let written = offset(&self.primary, "master_repl_offset:")?;
-        until("the replica has received the writes", || {
-            Ok(offset(&self.replica, "slave_repl_offset:")? >= written)
-        })
-        .await?;
+        let received = || offset(&self.replica, "slave_repl_offset:");
+        until(async || received().is_ok_and(|it| it >= written)).await;
         self.replica.query("REPLICAOF NO ONE")?;
         let was_cut = clock.now();
         tokio::time::sleep(PHASE).await;
@@ -228,13 +228,4 @@ fn offset(server: &Server, name: &str) -> anyhow::Result<u64> {
     let mut values = replication.lines().filter_map(|it| it.strip_prefix(name));
     let value = values.next().with_context(|| format!("no {name}"))?;
     Ok(value.trim().parse()?)
-}
-
-async fn until(what: &str, is_so: impl Fn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so()? {
-        ensure!(Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use idem_histories::failover;
-use idem_histories::places::{Place, STORES};
+use idem_histories::places::{self, Place};
 use idem_histories::round::{self, Faults, Round};
 use idem_histories::sequence::{Search, search};
 use idem_tests::private::Kind;
@@ -61,7 +61,7 @@ fn options() -> anyhow::Result<Options> {
         }
     }
     if options.stores.is_empty() {
-        let installed = STORES.into_iter().filter(|it| it.is_installed());
+        let installed = places::stores().filter(|it| it.is_installed());
         options.stores = installed.collect();
     }
     Ok(options)

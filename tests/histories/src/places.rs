@@ -16,16 +16,10 @@ use idem_tests::sql::AnyPool;
 use crate::history::Clock;
 
 /// The stores that are compared with the reference. A pooler changes nothing about them.
-pub const STORES: [Kind; 8] = [
-    Kind::Memory,
-    Kind::Sqlite,
-    Kind::Postgres,
-    Kind::MariaDb,
-    Kind::MySql,
-    Kind::Redis,
-    Kind::RedisCluster,
-    Kind::Etcd,
-];
+pub fn stores() -> impl Iterator<Item = Kind> {
+    let all = Kind::ALL.into_iter();
+    all.filter(|it| *it != Kind::PgBouncer)
+}
 
 /// A store, and its server if it has one.
 #[derive(Debug)]

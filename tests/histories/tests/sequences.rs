@@ -2,11 +2,6 @@
 //!
 //! `IDEM_SEQUENCES` sets the number of sequences, and `IDEM_SEED` their seed.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a panic fails the test that it happens in"
-)]
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +11,10 @@ use idem_histories::history::Clock;
 use idem_histories::places;
 use idem_histories::sequence::{Difference, Search, search};
 use idem_reference::{Defect, Tool};
-use idem_runtime::key::{Identity, Operation, RecordId};
-use idem_runtime::record::{ClaimId, Digest};
+use idem_runtime::record::ClaimId;
 use idem_runtime::store::{ClaimOutcome, ClaimRequest};
-use idem_runtime::{Key, OnCrash, Scope, SqliteStore, Store};
+use idem_runtime::{SqliteStore, Store};
+use idem_tests::claims;
 use idem_tests::on_stores;
 use idem_tests::places::shared;
 use tokio::runtime::{Handle, Runtime};
@@ -154,20 +149,9 @@ fn a_takeover_is_refused_only_while_the_sqlite_record_has_an_owner() {
 }
 
 fn claim(number: u8, claim_id: u8, lease: Duration) -> ClaimRequest {
-    let identity = Identity {
-        scope: Scope::none(),
-        operation: Operation::new("takeover").unwrap(),
-        key: Key::new(format!("record-{number}")).unwrap(),
-    };
     ClaimRequest {
-        id: RecordId::of(&identity),
-        identity,
-        fingerprint: Digest::new(1, [0; 4], &[1; 32]),
         claim_id: ClaimId::from_bytes([claim_id; 16]),
         lease,
-        retention: Duration::from_secs(60),
-        on_crash: OnCrash::Rerun,
-        owner_label: None,
-        members: None,
+        ..claims::claim(&format!("record-{number}"))
     }
 }

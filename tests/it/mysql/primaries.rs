@@ -7,18 +7,21 @@ use std::time::{Duration, Instant};
 
 use idem_runtime::error::StoreErrorKind;
 use idem_runtime::operator::{Finding, OperatorStore as _, Severity};
-use idem_runtime::record::{ClaimId, Owner, Payload, RecordState};
+use idem_runtime::record::{Owner, Payload, RecordState};
 use idem_runtime::store::{
     ClaimInTransaction, ClaimOutcome, ClaimRequest, FencedWrite, TransactionalStore as _,
 };
-use idem_runtime::{MySqlStore, Store};
+use idem_runtime::{Error, MySqlStore, Store};
 use idem_servers::{GaleraCluster, GroupReplication, Options, Primaries, Server};
-use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
+use idem_tests::claims::again;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::records::{fresh, outcome, own};
+use crate::transaction::Failure;
+use crate::transaction::bank::{Bank, CREDIT, DEBIT, Mode, NOTE, ON_ERROR, OnError};
 
 /// Servers are started once for all tests, because a start takes seconds. They run until this process ends.
 static GALERA: LazyLock<GaleraCluster> = LazyLock::new(|| {
@@ -115,14 +118,7 @@ on_servers! {
     a_takeover_on_another_server_finds_the_steps_and_ends_the_owner,
     of_two_transactions_on_two_servers_one_commits,
     a_takeover_on_another_server_undoes_an_open_step,
-}
-
-/// Creates the same request of another caller.
-fn again(claim: &ClaimRequest) -> ClaimRequest {
-    ClaimRequest {
-        claim_id: ClaimId::random(),
-        ..claim.clone()
-    }
+    a_body_that_goes_on_after_a_conflict_of_servers_moves_nothing,
 }
 
 fn payload() -> Payload {
@@ -297,6 +293,93 @@ async fn a_takeover_on_another_server_undoes_an_open_step(servers: Servers) {
     assert_eq!(steps.unwrap().map(|it| it.len()), Some(0));
 }
 
+/// Another server commits a change of a row that an open transaction has changed. The transaction is undone, and its
+/// session goes on.
+async fn a_body_that_goes_on_after_a_conflict_of_servers_moves_nothing(servers: Servers) {
+    let store = servers.open(0).await;
+    let elsewhere = servers.open(1).await.pool().clone();
+    let pool = store.pool().clone();
+    let bank = Bank::over(store, pool, None).await;
+    // A group refuses to change tables without a primary key.
+    let number = "ALTER TABLE transfers ADD number BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY";
+    super::execute(&bank.pool, number).await;
+    for mode in [Mode::Tx, Mode::Step] {
+        for on_error in ON_ERROR {
+            let key = format!("{mode:?} {on_error:?}");
+            let answer = bank
+                .call(mode, &key, async |tx| {
+                    on_error.run::<MySqlStore>(tx, NOTE, &key).await?;
+                    on_error.run::<MySqlStore>(tx, DEBIT, "left").await?;
+                    move_back(&elsewhere).await;
+                    let undone = wait_until_undone(tx).await;
+                    match on_error {
+                        OnError::GiveBack => return Err(undone.into()),
+                        OnError::Ignore => {}
+                        OnError::Repeat => on_error.run::<MySqlStore>(tx, CREDIT, "right").await?,
+                    }
+                    Ok(1)
+                })
+                .await;
+            match (answer, on_error) {
+                (Err(Failure::Database(_)), OnError::GiveBack) => {}
+                (
+                    Err(Failure::Idempotency(Error::Store(error))),
+                    OnError::Ignore | OnError::Repeat,
+                ) => {
+                    assert_eq!(error.kind(), StoreErrorKind::Conflict, "{key}: {error}");
+                }
+                (answer, _) => panic!("{key}: {answer:?}"),
+            }
+            // One statement, because the other server's transfer may be applied in between two.
+            let sum = "SELECT CAST(sum(balance) AS SIGNED) FROM accounts";
+            assert_eq!(bank.number(sum).await, 2000, "{key}");
+            assert_eq!(bank.noted(&key).await, 0, "{key}");
+            // The key is free.
+            let way = ["left", "right"];
+            bank.at_last(mode, OnError::GiveBack, &key, way).await;
+            assert_eq!(bank.noted(&key).await, 1, "{key}");
+            assert_eq!(bank.number(sum).await, 2000, "{key}");
+        }
+    }
+}
+
+/// Commits a transfer on a server that may not have applied yet what another one has committed.
+async fn move_back(pool: &MySqlPool) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let moved = async {
+            let (mut tx, mut rows) = (pool.begin().await?, 0);
+            for (statement, id) in [(CREDIT, "left"), (DEBIT, "right")] {
+                let done = sqlx::query(statement).bind(id).execute(&mut *tx).await?;
+                rows += done.rows_affected();
+            }
+            if rows == 2 {
+                tx.commit().await?;
+            }
+            Ok::<_, sqlx::Error>(rows)
+        };
+        match moved.await {
+            Ok(2) => return,
+            moved => assert!(Instant::now() < deadline, "{moved:?}"),
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits until the server has undone the transaction. Returns the error that says so.
+async fn wait_until_undone(tx: &mut MySqlConnection) -> sqlx::Error {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let touch = "UPDATE accounts SET balance = balance WHERE id = ?";
+        let touched = OnError::GiveBack.run::<MySqlStore>(tx, touch, "left").await;
+        if let Err(undone) = touched {
+            return undone;
+        }
+        assert!(Instant::now() < deadline, "the transaction goes on");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn a_galera_node_without_a_majority_refuses_until_it_rejoins() {
@@ -354,7 +437,7 @@ async fn finding_among_answers(store: &MySqlStore, check: &str) -> Finding {
 
 #[tokio::test]
 #[ignore = "needs MySQL: cargo xtask test runs it"]
-async fn a_secondary_refuses_claims_and_a_primary_alone_says_what_it_lost() {
+async fn group_secondaries_refuse_claims_and_a_primary_alone_says_what_it_lost() {
     let group = GroupReplication::start(Primaries::One, &Options::fast()).unwrap();
     group.members()[0].query("CREATE DATABASE idem").unwrap();
     let servers = Servers::of(&group);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
 use idem_runtime::error::{StoreError, StoreErrorKind};
-use idem_runtime::record::{ClaimId, Outcome, Owner, Payload, RecordState};
+use idem_runtime::record::{Owner, RecordState};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest};
 use idem_runtime::{OnCrash, RedisStore, Store};
 use idem_servers::{Options, RedisCluster, Server};
@@ -18,7 +18,7 @@ use idem_tests::until;
 use tokio::time::sleep;
 
 use super::key;
-use crate::records::{HOUR, claim, own};
+use crate::records::{claim, outcome, own};
 
 const PREFIX: &str = "idem:";
 const WORKERS: usize = 8;
@@ -74,7 +74,7 @@ impl Load {
                 claim_id: claim.claim_id,
                 fencing_token: granted.fencing_token,
             };
-            let outcome = outcome(&name);
+            let outcome = outcome(name.as_bytes());
             let complete = || store.complete(&owner, &outcome);
             let Some(answer) = self.until_answered(complete).await else {
                 return;
@@ -125,18 +125,9 @@ impl Load {
 
 fn refusing(name: &str) -> ClaimRequest {
     ClaimRequest {
-        lease: HOUR,
         on_crash: OnCrash::Refuse,
-        claim_id: ClaimId::random(),
         ..claim(name)
     }
-}
-
-fn outcome(name: &str) -> Outcome {
-    Outcome::Completed(Payload {
-        codec: "json/1".into(),
-        bytes: name.as_bytes().into(),
-    })
 }
 
 /// The primary to be killed, its replica, and the slots of both.
@@ -320,8 +311,9 @@ async fn lose_a_primary(waits: bool) -> Report {
     let acknowledged = std::mem::take(&mut load.ledger.lock().unwrap().acknowledged);
     let (mut lost, mut gone) = (BTreeMap::new(), BTreeSet::new());
     for (name, phase) in &acknowledged {
+        let kept = Some(outcome(name.as_bytes()));
         match plain.claim(&refusing(name)).await.unwrap() {
-            ClaimOutcome::Existing(record) if record.outcome() == Some(outcome(name)) => continue,
+            ClaimOutcome::Existing(record) if record.outcome() == kept => continue,
             ClaimOutcome::Existing(record) => {
                 assert_eq!(record.state, RecordState::Running, "{name}");
             }

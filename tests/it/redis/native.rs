@@ -11,10 +11,11 @@ use idem_runtime::store::{
 };
 use idem_runtime::{OnCrash, RedisStore, Store};
 use idem_servers::{Options, Server};
+use idem_tests::claims::again;
 use idem_tests::proxy::{Loss, Proxy};
 
-use super::{claim, key, own};
-use crate::records::{self, HOUR, outcome};
+use super::{claim, key};
+use crate::records::{self, HOUR, outcome, own};
 
 async fn server() -> (Server, RedisStore, MultiplexedConnection) {
     let server = Server::redis(&Options::fast()).unwrap();
@@ -24,13 +25,6 @@ async fn server() -> (Server, RedisStore, MultiplexedConnection) {
     let client = Client::open(server.url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
     (server, store, connection)
-}
-
-fn again(claim: &ClaimRequest) -> ClaimRequest {
-    ClaimRequest {
-        claim_id: ClaimId::random(),
-        ..claim.clone()
-    }
 }
 
 async fn ask<T: FromRedisValue>(connection: &mut MultiplexedConnection, words: &[&str]) -> T {

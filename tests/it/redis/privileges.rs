@@ -8,12 +8,13 @@ use ::redis::Client;
 use ::redis::aio::ConnectionManager;
 use ::redis::cluster::ClusterClient;
 use idem_runtime::error::StoreErrorKind;
-use idem_runtime::record::{ClaimId, Timestamp};
+use idem_runtime::record::Timestamp;
 use idem_runtime::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Filter, PageRequest, Resolution, Resolved, StepStore,
 };
 use idem_runtime::{OnCrash, RedisStore, Store};
 use idem_servers::{Options, RedisCluster, Server};
+use idem_tests::claims::again;
 
 use super::key;
 use super::resharding::{OpenSlot, slot_of};
@@ -71,13 +72,6 @@ pub(crate) fn refused(server: &Server) -> BTreeSet<String> {
         .map(|two| two[1].to_owned())
         .filter(|it| it != "client|setinfo")
         .collect()
-}
-
-fn again(claim: &ClaimRequest) -> ClaimRequest {
-    ClaimRequest {
-        claim_id: ClaimId::random(),
-        ..claim.clone()
-    }
 }
 
 /// Makes every transition that calls need.

@@ -8,8 +8,8 @@ use idem_runtime::{RedisStore, Store as _};
 use idem_tests::backends;
 use tokio::task::JoinSet;
 
-use super::{assert_about, claim_of};
-use crate::records::{outcome, own};
+use super::assert_about;
+use crate::records::{claim, outcome, own};
 
 /// Number of records. Claims are sent one by one.
 const RECORDS: u64 = 6_000;
@@ -42,7 +42,7 @@ async fn check(store: RedisStore) {
         let store = Arc::clone(&store);
         claiming.spawn(async move {
             for number in (task..RECORDS).step_by(50) {
-                let owner = own(&store, &claim_of("mail", &format!("k{number}"))).await;
+                let owner = own(&store, &claim(&format!("k{number}"))).await;
                 store.complete(&owner, &outcome(b"12345")).await.unwrap();
             }
         });

@@ -14,11 +14,18 @@ use crate::transaction::bank::{Bank, CREDIT, DEBIT, MODES, Mode, NOTE, OnError};
 #[derive(Debug, Clone, Copy)]
 enum Cause {
     Full,
+    /// A statement that writes is interrupted, which SQLite treats as an input or output error of the disk.
+    Interrupt,
     Raise,
     OnConflict,
 }
 
-const CAUSES: [Cause; 3] = [Cause::Full, Cause::Raise, Cause::OnConflict];
+const CAUSES: [Cause; 4] = [
+    Cause::Full,
+    Cause::Interrupt,
+    Cause::Raise,
+    Cause::OnConflict,
+];
 
 impl Cause {
     async fn strike(self, tx: &mut SqliteConnection) {
@@ -28,11 +35,18 @@ impl Cause {
                 "PRAGMA max_page_count = 1; INSERT INTO filler VALUES (randomblob(300000)); \
                  INSERT INTO filler VALUES (randomblob(300000))"
             }
+            Self::Interrupt => {
+                // Preparing the statement takes fewer operations, and its rows have no end.
+                let mut handle = tx.lock_handle().await.unwrap();
+                handle.set_progress_handler(100_000, || false);
+                "INSERT INTO filler WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+            }
             Self::Raise => "INSERT INTO poison VALUES (1)",
             Self::OnConflict => "INSERT OR ROLLBACK INTO accounts VALUES ('left', 0)",
         };
         let struck = sqlx::raw_sql(statement).execute(&mut *tx).await;
         struck.unwrap_err();
+        tx.lock_handle().await.unwrap().remove_progress_handler();
         sqlx::raw_sql("PRAGMA max_page_count = 1000000")
             .execute(tx)
             .await

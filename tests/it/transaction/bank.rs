@@ -125,9 +125,7 @@ impl<S: Sql> Bank<S> {
             }
             Mode::Join => {
                 let mut outer = S::begin_outer(&self.pool).await?;
-                let body = async |tx: &mut S::Connection, _| body(tx).await;
-                let tx = S::connection(&mut outer);
-                match self.idem.join_transaction(tx, call, options, body).await {
+                match self.join(S::connection(&mut outer), key, body).await {
                     Ok(value) => {
                         S::commit_outer(outer).await?;
                         Ok(value)
@@ -140,6 +138,21 @@ impl<S: Sql> Bank<S> {
                 }
             }
         }
+    }
+
+    /// Makes a call whose body works in a transaction of the caller.
+    pub(crate) async fn join(
+        &self,
+        tx: &mut S::Connection,
+        key: &str,
+        body: impl AsyncFnOnce(&mut S::Connection) -> Result<u64, Failure>,
+    ) -> Result<u64, Failure> {
+        let call = Call::new(OPERATION, key, &1, Duration::from_secs(600));
+        let body = async |tx: &mut S::Connection, _| body(tx).await;
+        let joined = self
+            .idem
+            .join_transaction(tx, call, RunOptions::new(), body);
+        joined.await
     }
 
     /// Moves 1, and notes it. Waits for another transfer between its two accounts.
@@ -163,7 +176,8 @@ impl<S: Sql> Bank<S> {
         self.call(mode, key, body).await
     }
 
-    async fn at_last(&self, mode: Mode, on_error: OnError, key: &str, way: [&str; 2]) {
+    /// Makes a transfer, and repeats it until it is acknowledged.
+    pub(crate) async fn at_last(&self, mode: Mode, on_error: OnError, key: &str, way: [&str; 2]) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
         while let Err(error) = self.transfer(mode, on_error, key, way, None).await {
             assert!(
