@@ -69,6 +69,7 @@ impl Service {
 #[async_trait]
 impl Charges for Service {
     #[idempotent(key = key, ttl = "24h", name = "charges.create", scope = tenant, store = self.idem)]
+    #[tracing::instrument(skip_all, fields(amount), err)]
     async fn create(&self, tenant: &str, key: &Key, amount: u64) -> Result<u64, Error> {
         let _ = (tenant, key);
         if self.made.contains(&amount) {

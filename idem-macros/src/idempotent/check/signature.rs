@@ -57,8 +57,8 @@ pub(super) fn check_function(
         let hint = match (future_output(&sig.output), function::is_boxed_future(sig)) {
             (Some(output), _) => format!("`async fn {}(...) -> {}`", sig.ident, written(output)),
             (None, true) => format!(
-                "`async fn {}`, and box the future where it is called; if another attribute boxes it, write \
-                 `#[idempotent]` above that attribute",
+                "`async fn {}`, and box the future where it is called; under `#[async_trait]`, write \
+                 `#[idempotent]` above attributes such as `#[instrument]`",
                 sig.ident
             ),
             (None, false) => format!("`async fn {}`", sig.ident),
