@@ -12,6 +12,7 @@ use idem_runtime::{
 };
 use idem_servers::{Options, Server};
 use idem_tests::clocked::ClockedStore;
+use serde::{Deserialize, Serialize};
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -183,6 +184,38 @@ async fn a_replay_is_an_event_at_debug() {
         "{line}"
     );
     assert!(!text.contains("secret"), "{text}");
+}
+
+/// Its type leaves an empty list out, and cannot read itself back without it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Basket {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    items: Vec<String>,
+}
+
+#[tokio::test]
+async fn a_result_that_does_not_read_back_is_printed_with_its_operation_and_member() {
+    let (printed, _guard) = print();
+    let idem = Idem::new(MemoryStore::new());
+    for (key, items) in [("full", vec!["secret".to_owned()]), ("empty", Vec::new())] {
+        let body = async || Ok::<_, Error>(Basket { items });
+        idem.run(call(key), body).await.unwrap();
+    }
+    let text = printed.take();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for part in [
+        "ERROR",
+        "cannot be stored",
+        "operation=\"test.operation\"",
+        "member `items` is missing",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!text.contains("secret"), "{text}");
+
+    let body = async || Ok::<_, Error>(Basket { items: Vec::new() });
+    let replayed = idem.run(call("empty"), body).await;
+    assert!(matches!(replayed, Err(Error::Unrecorded)), "{replayed:?}");
 }
 
 /// A purger removes records in batches. It prints one line for all of them, or one for the records of dead owners and one

@@ -167,6 +167,9 @@ impl SqliteStore {
     ///
     /// A transactional call uses the connection until it ends. Calls that run meanwhile wait for it.
     ///
+    /// Do not pause time in these tests: SQLite works on a thread that paused time does not wait for, so the pool times
+    /// out.
+    ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
