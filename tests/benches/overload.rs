@@ -5,12 +5,16 @@
 //! call has its own key. Either its caller leaves after a second, or it has a deadline of a second and its caller stays.
 //! After the overload, calls arrive at half of the peak for two seconds.
 //!
+//! On SQL stores the same is measured with a transaction that inserts a row.
+//!
 //! Finally, two handles make the same 5,000 calls at once, each with one step, and repeat those that fail in a way that a
 //! retry may mend.
 //!
-//! The table shows the time per answered call in ratio to the peak, the median and the slowest of 1,000 and of 100 answers,
-//! how many calls of the second second after the overload were answered, the log lines a second, and the growth of the
-//! process in MB, and the claims that have no owner five seconds later.
+//! The table shows the time per answered call in ratio to the peak, and of the second with the fewest answers how many
+//! there were in ratio to the peak; the median and the slowest of 100 and of 1,000 answers, also without those to calls
+//! that arrived in the last second, of which some are served late, after the overload; how many calls were refused, had
+//! left or failed; how many of the second second after the overload were answered; the log lines a second; the growth of
+//! the process in MB; and the claims that have no owner five seconds later.
 //!
 //! `cargo bench -p idem-benches --bench overload -- postgres` measures one store.
 #![expect(
@@ -20,6 +24,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,8 +33,11 @@ use idem_report::{Measured, Report};
 use idem_runtime::advanced::RunOptions;
 use idem_runtime::record::RecordState;
 use idem_runtime::store::{Filter, PageRequest};
-use idem_runtime::{Attempt, Call, Error, Idem};
+use idem_runtime::{
+    Attempt, Call, Error, Idem, MySqlStore, PostgresStore, SqliteStore, idempotent,
+};
 use idem_tests::backends;
+use idem_tests::ledger::Database;
 use idem_tests::private::{Kind, Private, Writes};
 use idem_tests::ratio::is_asked_for;
 use tokio::runtime::Runtime;
@@ -72,12 +80,20 @@ enum Callers {
 enum Work {
     Nothing,
     Step,
+    Transaction,
 }
+
+type Answer = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send>>;
+
+/// Makes a transactional call with a number and a deadline.
+type Transact = Arc<dyn Fn(u64, Instant) -> Answer + Send + Sync>;
 
 /// A store under load.
 #[derive(Clone)]
 struct Bed {
     idem: Idem,
+    /// Makes transactional calls, if the store has transactions.
+    transact: Option<Transact>,
     /// The server, if it is a Redis.
     redis: Option<redis::Client>,
     /// Number of calls so far, which are also their keys.
@@ -119,6 +135,9 @@ struct Arrivals {
     answered: Vec<u64>,
     /// Times of the answers.
     times: Vec<Duration>,
+    /// Times of the answers to calls that did not arrive in the last second. Of the others some are served after the
+    /// overload, late.
+    during: Vec<Duration>,
     refused: u64,
     left: u64,
     failed: BTreeMap<String, u64>,
@@ -128,12 +147,16 @@ impl Bed {
     /// Makes one call with a new key.
     async fn call(&self, work: Work, deadline: Option<Instant>) -> Result<u64, Error> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        if let (Work::Transaction, Some(transact)) = (work, &self.transact) {
+            let deadline = deadline.unwrap_or_else(|| Instant::now() + DAY);
+            return transact(number, deadline).await;
+        }
         let mut call = Call::new("bench.overload", &number.to_string(), &number, DAY);
         if let Some(deadline) = deadline {
             call = call.deadline(deadline);
         }
         let body = async |attempt: Attempt| match work {
-            Work::Nothing => Ok(number),
+            Work::Nothing | Work::Transaction => Ok(number),
             Work::Step => attempt.step("effect", async || Ok(number)).await,
         };
         self.idem.run_with(call, RunOptions::new(), body).await
@@ -191,6 +214,9 @@ impl Bed {
                 Some(Ok(_)) => {
                     arrivals.answered[usize::try_from(second).unwrap()] += 1;
                     arrivals.times.push(took);
+                    if second < (lasts - PATIENCE).as_secs() {
+                        arrivals.during.push(took);
+                    }
                 }
                 Some(Err(Error::Overloaded { .. })) => arrivals.refused += 1,
                 Some(Err(error)) => *arrivals.failed.entry(error.to_string()).or_default() += 1,
@@ -198,6 +224,7 @@ impl Bed {
             }
         }
         arrivals.times.sort_unstable();
+        arrivals.during.sort_unstable();
         arrivals
     }
 
@@ -243,18 +270,16 @@ async fn running_in(redis: &redis::Client) -> usize {
     }
 }
 
-impl Arrivals {
-    /// The time that a share of the answers did not exceed, in milliseconds.
-    fn percentile(&self, share: f64) -> f64 {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "an index below the number of answers"
-        )]
-        let index = (self.times.len() as f64 * share) as usize;
-        let time = self.times.get(index.min(self.times.len() - 1));
-        time.map_or(0.0, |it| it.as_secs_f64() * 1e3)
-    }
+/// The time that a share of these answers, in their order, did not exceed, in milliseconds.
+fn percentile(times: &[Duration], share: f64) -> f64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index below the number of answers"
+    )]
+    let index = (times.len() as f64 * share) as usize;
+    let time = times.get(index.min(times.len().saturating_sub(1)));
+    time.map_or(0.0, |it| it.as_secs_f64() * 1e3)
 }
 
 /// Two handles make the same calls at once, and repeat those that may succeed later.
@@ -308,11 +333,57 @@ fn main() {
     let runtime = Runtime::new().unwrap();
     for kind in KINDS {
         if is_asked_for(&kind.to_string()) {
-            for work in [Work::Nothing, Work::Step] {
+            for work in works(kind) {
                 runtime.block_on(measure(kind, work, directory.path()));
             }
         }
     }
+}
+
+/// Work that is measured on a store.
+fn works(kind: Kind) -> Vec<Work> {
+    let mut works = vec![Work::Nothing, Work::Step];
+    if kind != Kind::Redis {
+        works.push(Work::Transaction);
+    }
+    works
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+    #[error(transparent)]
+    Ledger(#[from] sqlx::Error),
+}
+
+#[idempotent(key = number, ttl = "24h", name = "bench.insert", store = idem, tx = tx, deadline = deadline)]
+async fn insert<S: Database>(
+    idem: &Idem<S>,
+    number: u64,
+    deadline: Instant,
+) -> Result<u64, Failure> {
+    S::charge(tx, &number.to_string(), "a receipt").await?;
+    Ok(number)
+}
+
+async fn transact<S: Database>(address: &str) -> Transact {
+    const CONNECTIONS: u32 = 16;
+    let options = S::options_at(address).unwrap();
+    let pool = S::pool(&options, CONNECTIONS, true);
+    let store = S::over(&pool);
+    store.make_ledger(&pool).await.unwrap();
+    let idem = Idem::new(store);
+    Arc::new(move |number, deadline| {
+        let idem = idem.clone();
+        Box::pin(async move {
+            match insert(&idem, number, deadline).await {
+                Ok(number) => Ok(number),
+                Err(Failure::Idempotency(error)) => Err(error),
+                Err(Failure::Ledger(error)) => panic!("{error}"),
+            }
+        })
+    })
 }
 
 async fn measure(kind: Kind, work: Work, directory: &Path) {
@@ -322,6 +393,16 @@ async fn measure(kind: Kind, work: Work, directory: &Path) {
     let redis = (kind == Kind::Redis).then(|| redis::Client::open(&*private.address).unwrap());
     let bed = Bed {
         idem: backends::open(&private.address).await.unwrap(),
+        transact: match (work, kind) {
+            (Work::Transaction, Kind::Postgres) => {
+                Some(transact::<PostgresStore>(&private.address).await)
+            }
+            (Work::Transaction, Kind::Sqlite) => {
+                Some(transact::<SqliteStore>(&private.address).await)
+            }
+            (Work::Transaction, _) => Some(transact::<MySqlStore>(&private.address).await),
+            _ => None,
+        },
         redis,
         calls: Arc::default(),
     };
@@ -330,6 +411,7 @@ async fn measure(kind: Kind, work: Work, directory: &Path) {
     let title = match work {
         Work::Nothing => format!("{kind}"),
         Work::Step => format!("{kind}, with a step"),
+        Work::Transaction => format!("{kind}, in a transaction"),
     };
     println!("{title}: {peak:.0} calls a second");
     let mut measured = vec![Measured {
@@ -353,20 +435,21 @@ async fn measure(kind: Kind, work: Work, directory: &Path) {
         sleep(SETTLED).await;
         let unfinished = bed.unfinished().await;
         let goodput = arrivals.answered.iter().sum::<u64>() as f64 / LASTS.as_secs_f64();
-        let tail = arrivals.percentile(0.999);
+        let tail = percentile(&arrivals.during, 0.999);
+        let slowest = arrivals.answered.iter().min().copied().unwrap_or_default() as f64;
         let lines = (LOG_LINES.load(Ordering::Relaxed) - lines) as f64 / LASTS.as_secs_f64();
         let usual = *usual.get_or_insert(tail);
         println!(
             "{factor:>5}x {callers:?}: goodput {:.2} of the peak, by second {:?}, {} refused, {} left, failed {:?}; \
-             p50 {:.1} p99 {:.1} p99.9 {tail:.1} ms ({usual:.1} usual); after it {:?} of {:.0} a second; {unfinished} \
+             p50 {:.1} p99 {:.1} ms, p99.9 before the last second {tail:.1} ms ({usual:.1} usual); after it {:?} of {:.0} a second; {unfinished} \
              without an owner; {:+.0} MB; {lines:.0} log lines a second",
             goodput / peak,
             arrivals.answered,
             arrivals.refused,
             arrivals.left,
             arrivals.failed,
-            arrivals.percentile(0.5),
-            arrivals.percentile(0.99),
+            percentile(&arrivals.times, 0.5),
+            percentile(&arrivals.times, 0.99),
             after.answered,
             peak / 2.0,
             memory() - before,
@@ -375,9 +458,18 @@ async fn measure(kind: Kind, work: Work, directory: &Path) {
             name: format!("{factor} times the peak, callers {callers:?}").to_lowercase(),
             times: vec![1e9 / goodput.max(1e-3)],
             counters: BTreeMap::from([
-                ("p50 ms".to_owned(), arrivals.percentile(0.5)),
-                ("p99 ms".to_owned(), arrivals.percentile(0.99)),
-                ("p99.9 ms".to_owned(), tail),
+                ("answered".to_owned(), goodput / peak),
+                ("p50 ms".to_owned(), percentile(&arrivals.times, 0.5)),
+                ("p99 ms".to_owned(), percentile(&arrivals.times, 0.99)),
+                ("p99.9 ms before the last second".to_owned(), tail),
+                ("p99.9 ms".to_owned(), percentile(&arrivals.times, 0.999)),
+                ("slowest second".to_owned(), slowest / peak),
+                ("refused".to_owned(), arrivals.refused as f64),
+                ("left".to_owned(), arrivals.left as f64),
+                (
+                    "failed".to_owned(),
+                    arrivals.failed.values().sum::<u64>() as f64,
+                ),
                 ("unfinished".to_owned(), unfinished as f64),
                 ("log lines".to_owned(), lines),
                 ("MB more".to_owned(), memory() - before),

@@ -74,11 +74,12 @@ struct Result {
 }
 
 impl Result {
-    fn measured(mut self, name: &str) -> Measured {
+    fn measured(mut self, name: &str, rate: f64) -> Measured {
         self.times.sort_unstable();
         let milliseconds = |share| percentile(&self.times, share).as_secs_f64() * 1e3;
         let per_call = |it: Duration| it.as_secs_f64() * 1e6 / self.times.len() as f64;
         let counters = [
+            ("calls/s", rate),
             ("p50 ms", milliseconds(0.5)),
             ("p99 ms", milliseconds(0.99)),
             ("p99.9 ms", milliseconds(0.999)),
@@ -136,11 +137,13 @@ pub(crate) async fn measure(kind: Kind, pair: &Pair, private: &Private, effort: 
             }
         }
         let [by_hand, ours] = results;
-        let title = format!(
-            "{kind}, {}, {share} of {slower:.0} calls a second",
-            pair.name
-        );
-        let measured = vec![by_hand.measured("by hand"), ours.measured("annotated")];
+        println!("{slower:.0} calls a second are the capacity:");
+        let title = format!("{kind}, {}, {} % of the capacity", pair.name, share * 1e2);
+        let rate = slower * share;
+        let measured = vec![
+            by_hand.measured("by hand", rate),
+            ours.measured("annotated", rate),
+        ];
         Report::new(&title, measured).unwrap().publish().unwrap();
     }
 }

@@ -11,7 +11,7 @@ use idem_runtime::outbox::Outbox;
 use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
 use idem_servers::{Options, Server};
 use idem_tests::copies::Pool;
-use sqlx::mysql::MySqlPoolOptions;
+use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
@@ -40,11 +40,12 @@ pub(crate) type Counts = Vec<(&'static str, i64)>;
 /// Opens a table: the store for times, and the one whose work is counted.
 pub(crate) type Open = Box<dyn Fn(&str) -> (Store, Store)>;
 
-pub(crate) async fn open(name: &'static str, directory: &Path) -> (Database, Open) {
+/// Starts a server, or returns `None` if it is not installed.
+pub(crate) async fn open(name: &'static str, directory: &Path) -> Option<(Database, Open)> {
     let file = directory.join("size.sqlite");
     let steps = Arc::new(AtomicI64::new(0));
     // Larger than the defaults, as a server of that size has them.
-    match name {
+    Some(match name {
         "PostgreSQL" => {
             let options = Options::durable()
                 .set("shared_buffers", "3GB")
@@ -68,12 +69,19 @@ pub(crate) async fn open(name: &'static str, directory: &Path) -> (Database, Ope
             };
             (database, Box::new(open))
         }
-        "MariaDB" => {
+        "MariaDB" | "MySQL" => {
             let options = Options::durable()
                 .set("innodb-buffer-pool-size", "3G")
-                .set("innodb-flush-method", "O_DIRECT")
-                .set("innodb-log-file-size", "2G");
-            let server = Server::maria_db(&options).unwrap();
+                .set("innodb-flush-method", "O_DIRECT");
+            let (server, pool): (Server, fn(MySqlPool) -> Pool) = if name == "MySQL" {
+                let options = options
+                    .set("innodb-redo-log-capacity", "2G")
+                    .set("cte-max-recursion-depth", "4294967295");
+                (Server::installed_my_sql(&options).unwrap()?, Pool::MySql)
+            } else {
+                let options = options.set("innodb-log-file-size", "2G");
+                (Server::maria_db(&options).unwrap(), Pool::MariaDb)
+            };
             let store = MySqlStore::connect(&server.url()).await.unwrap();
             let single = MySqlPoolOptions::new().max_connections(1);
             let single = single.connect(&server.url()).await.unwrap();
@@ -81,7 +89,7 @@ pub(crate) async fn open(name: &'static str, directory: &Path) -> (Database, Ope
             let database = Database {
                 name,
                 outboxes: (Outbox::new(&store), Outbox::new(single.clone())),
-                pool: Pool::MariaDb(single),
+                pool: pool(single),
                 steps,
                 file,
                 _server: Some(server),
@@ -111,7 +119,7 @@ pub(crate) async fn open(name: &'static str, directory: &Path) -> (Database, Ope
             };
             (database, Box::new(open))
         }
-    }
+    })
 }
 
 /// A single connection that counts the steps of SQLite's virtual machine.
@@ -140,12 +148,14 @@ impl Database {
         let statement = AssertSqlSafe(statement.to_owned());
         match &self.pool {
             Pool::Postgres(pool) => drop(pool.execute(statement).await.unwrap()),
-            Pool::MariaDb(pool) => drop(pool.execute(statement).await.unwrap()),
+            Pool::MariaDb(pool) | Pool::MySql(pool) => {
+                pool.execute(statement).await.unwrap();
+            }
             Pool::Sqlite(pool) => drop(pool.execute(statement).await.unwrap()),
         }
     }
 
-    /// Shrinks the buffer pool of MariaDB to 256 MB, as if the server had far less memory than its tables take. The pages
+    /// Shrinks the buffer pool of InnoDB to 256 MB, as if the server had far less memory than its tables take. The pages
     /// that stay out of it come from the disk: `O_DIRECT` passes by the page cache of the machine.
     pub(crate) async fn shrink_memory(&self) {
         self.execute("SET GLOBAL innodb_buffer_pool_size = 268435456")
@@ -167,7 +177,7 @@ impl Database {
                 self.execute(&format!("VACUUM (ANALYZE) {table}")).await;
                 self.execute("CHECKPOINT").await;
             }
-            Pool::MariaDb(_) => {
+            Pool::MariaDb(_) | Pool::MySql(_) => {
                 self.execute(&format!("ANALYZE TABLE {table}")).await;
                 self.wait_until_quiet().await;
             }
@@ -221,12 +231,13 @@ impl Database {
                     .map(|(column, name)| (name, counts.get(column)))
                     .collect()
             }
-            Pool::MariaDb(pool) => {
+            Pool::MariaDb(pool) | Pool::MySql(pool) => {
                 let show = "SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Handler_read%' OR Variable_name IN
                             ('Innodb_buffer_pool_read_requests', 'Innodb_os_log_written')";
                 let mut counts = vec![("rows read", 0), ("pages", 0), ("log bytes", 0)];
                 for row in pool.fetch_all(show).await.unwrap() {
-                    let (name, value): (String, String) = (row.get(0), row.get(1));
+                    // A server may describe these texts as bytes.
+                    let [name, value]: [String; 2] = [0_usize, 1].map(|it| row.get_unchecked(it));
                     let place = match name.as_str() {
                         "Innodb_buffer_pool_read_requests" => 1,
                         "Innodb_os_log_written" => 2,

@@ -1,4 +1,4 @@
-//! Cost of a call by the number of live records in its table: PostgreSQL, MariaDB and SQLite.
+//! Cost of a call by the number of live records in its table: PostgreSQL, MariaDB, MySQL if it is installed, and SQLite.
 //!
 //! The tables of all sizes are in one database, filled with copies of records that the store itself wrote. Rounds rotate
 //! among the sizes, so that the ratio to the smallest is one of neighbouring moments. A second table has what the server
@@ -10,8 +10,8 @@
 //!
 //! - `purging` measures only first calls beside a purge, and many purgers.
 //! - `outbox` measures outboxes instead: the number is that of the waiting messages, and ten times as many are delivered.
-//! - `small-memory` then measures the calls once more with a buffer pool of 256 MB, so that MariaDB reads larger tables
-//!   from the disk. Nothing else follows.
+//! - `small-memory` then measures the calls once more with a buffer pool of 256 MB, so that MariaDB or MySQL reads
+//!   larger tables from the disk. Nothing else follows.
 #![expect(
     clippy::unwrap_used,
     reason = "a benchmark that cannot run has nothing to say"
@@ -122,13 +122,16 @@ fn main() {
     }
     let runtime = Runtime::new().unwrap();
     let directory = tempfile::tempdir().unwrap();
-    for name in ["SQLite", "PostgreSQL", "MariaDB"] {
+    for name in ["SQLite", "PostgreSQL", "MariaDB", "MySQL"] {
         let is_asked_for = |word: &String| name.to_lowercase().contains(&word.to_lowercase());
         // A check is brief: it starts a server only if it is asked for.
         let is_checked = matches!(effort, Effort::Measure) || name == "SQLite";
         if names.is_empty() && is_checked || names.iter().any(is_asked_for) {
             runtime.block_on(async {
-                let (database, open) = open(name, directory.path()).await;
+                let Some((database, open)) = open(name, directory.path()).await else {
+                    println!("{name} is not installed");
+                    return;
+                };
                 let database = Arc::new(database);
                 match effort {
                     Effort::Check => outbox::measure(&database, &[outbox::BASE], effort).await,
@@ -245,7 +248,7 @@ impl Sized {
                     .await
                     .unwrap()
             }
-            Pool::MariaDb(pool) => {
+            Pool::MariaDb(pool) | Pool::MySql(pool) => {
                 // The sizes are as old as the statistics, and the table may not exist yet.
                 let analyze = AssertSqlSafe(format!("ANALYZE TABLE {table}"));
                 pool.execute(analyze).await.unwrap();

@@ -242,7 +242,7 @@ impl Messages<'_> {
     }
 
     /// Inserts messages by their numbers `n`, without enqueuing each.
-    async fn insert(&self, numbers: std::ops::Range<u64>, topic: &str, key: &str, kind: Kind) {
+    async fn insert(&self, all: std::ops::Range<u64>, topic: &str, key: &str, kind: Kind) {
         let table = &self.table;
         let payload = format!("'\"{}\"'", "x".repeat(200));
         // Times in 2023 and in 2096.
@@ -252,27 +252,14 @@ impl Messages<'_> {
             Kind::Kept => ("delivered", "NULL", future),
             Kind::Due => ("delivered", "NULL", "1"),
         };
-        let mut first = numbers.start;
-        while first < numbers.end {
-            let end = numbers.end.min(first + BATCH);
-            let last = end - 1;
-            let (from, message_key) = match &self.database.pool {
-                Pool::Postgres(_) => (
-                    format!("generate_series({first}::bigint, {last}) AS n"),
-                    "gen_random_uuid()::text",
-                ),
-                Pool::MariaDb(_) => (
-                    format!("(SELECT seq AS n FROM seq_{first}_to_{last}) AS numbers"),
-                    "lower(hex(random_bytes(16)))",
-                ),
-                Pool::Sqlite(_) => (
-                    format!(
-                        "(WITH RECURSIVE numbers (n) AS (
-                            SELECT {first} UNION ALL SELECT n + 1 FROM numbers WHERE n < {last}
-                         ) SELECT n FROM numbers)"
-                    ),
-                    "lower(hex(randomblob(16)))",
-                ),
+        let mut first = all.start;
+        while first < all.end {
+            let end = all.end.min(first + BATCH);
+            let numbers = self.database.pool.series(first, end - 1);
+            let message_key = match &self.database.pool {
+                Pool::Postgres(_) => "gen_random_uuid()::text",
+                Pool::MariaDb(_) | Pool::MySql(_) => "lower(hex(random_bytes(16)))",
+                Pool::Sqlite(_) => "lower(hex(randomblob(16)))",
             };
             self.database
                 .execute(&format!(
@@ -280,7 +267,7 @@ impl Messages<'_> {
                         message_key, topic, ordering_key, payload, state, attempt, due_at, enqueued_at, purge_after
                      )
                      SELECT {message_key}, {topic}, {key}, {payload}, '{state}', 0, {due_at}, {past}, {purge_after}
-                     FROM {from}"
+                     FROM ({numbers}) AS numbers"
                 ))
                 .await;
             first = end;
@@ -289,14 +276,14 @@ impl Messages<'_> {
 
     fn text(&self, number: &str) -> String {
         match &self.database.pool {
-            Pool::MariaDb(_) => format!("CAST({number} AS char)"),
+            Pool::MariaDb(_) | Pool::MySql(_) => format!("CAST({number} AS char)"),
             Pool::Postgres(_) | Pool::Sqlite(_) => format!("CAST({number} AS text)"),
         }
     }
 
     fn joined(&self, one: &str, other: &str) -> String {
         match &self.database.pool {
-            Pool::MariaDb(_) => format!("concat({one}, {other})"),
+            Pool::MariaDb(_) | Pool::MySql(_) => format!("concat({one}, {other})"),
             Pool::Postgres(_) | Pool::Sqlite(_) => format!("{one} || {other}"),
         }
     }
@@ -400,7 +387,7 @@ impl Messages<'_> {
         }
         match &self.database.pool {
             Pool::Postgres(pool) => in_transaction!(pool.begin()),
-            Pool::MariaDb(pool) => in_transaction!(pool.begin()),
+            Pool::MariaDb(pool) | Pool::MySql(pool) => in_transaction!(pool.begin()),
             Pool::Sqlite(pool) => in_transaction!(pool.begin_with("BEGIN IMMEDIATE")),
         }
     }
@@ -435,7 +422,9 @@ impl Messages<'_> {
         let due = AssertSqlSafe(due);
         match &self.database.pool {
             Pool::Postgres(pool) => sqlx::query_scalar(due).fetch_one(pool).await,
-            Pool::MariaDb(pool) => sqlx::query_scalar(due).fetch_one(pool).await,
+            Pool::MariaDb(pool) | Pool::MySql(pool) => {
+                sqlx::query_scalar(due).fetch_one(pool).await
+            }
             Pool::Sqlite(pool) => sqlx::query_scalar(due).fetch_one(pool).await,
         }
         .unwrap()

@@ -15,7 +15,7 @@ const STORES: [(&str, &str); 4] = [
 
 /// Files that name three stores, and that no new store need touch. They are about those stores, and the list says where
 /// the particulars of another one go.
-const PARTICULAR: [(&str, &str); 27] = [
+const PARTICULAR: [(&str, &str); 28] = [
     (
         "idem-cli/src/target.rs",
         "the addresses that the command opens",
@@ -60,6 +60,7 @@ const PARTICULAR: [(&str, &str); 27] = [
         "tests/benches/latency/main.rs",
         "statements by hand on each store",
     ),
+    ("tests/benches/overload.rs", "a benchmark of these stores"),
     (
         "tests/benches/latency/one_by_one.rs",
         "statements by hand on each store",
