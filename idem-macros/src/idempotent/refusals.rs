@@ -112,6 +112,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("", "future cannot be sent between threads safely"),
     // `#[async_trait]` expands first.
     ("method_without_name", "charges.capture"),
+    ("instrumented_async_trait", "must be async"),
 ];
 
 #[test]
