@@ -47,10 +47,10 @@ Usage: cargo xtask <command>
                       one. Without a NAME, three lanes of parts run concurrently, and the output of each part is in
                       test-logs in the target directory. Prints the time of each part at the end, and what could not
                       run. A run without a NAME writes the versions of the servers to docs/tested-with.json.
-                      SET is debian12 (the machine's own servers, the default), newest, or postgres-versions, which
-                      runs the conformance table on PostgreSQL 12 to 18, from npm. --resume leaves out what passed in
-                      an earlier run with the same programs on the same servers, so that a run that failed because the
-                      machine was busy can be completed
+                      SET is debian12 (the machine's own servers, the default), newest, which adds the part
+                      `primaries`, or postgres-versions, which runs the conformance table on PostgreSQL 12 to 18, from
+                      npm. --resume leaves out what passed in an earlier run with the same programs on the same
+                      servers, so that a run that failed because the machine was busy can be completed
   test --list         Lists the names: parts such as `ui` and `docs`, stores such as `postgres`, areas such as `http`
   servers [--servers SET] [--only NAME]... [-- COMMAND...]
                       Starts private servers (PostgreSQL, MariaDB, MySQL, Redis, Redis Cluster, RabbitMQ, NATS), and

@@ -16,9 +16,12 @@ pub(crate) struct Part {
     pub(crate) needs: &'static [Need],
     /// Lane in a run of all parts. The parts of a lane run in order, and the lanes run concurrently, because most parts
     /// wait more than they compute. The first lane takes longest, so its last parts run without the other lanes. The
-    /// consumers of brokers run there, because they have time limits.
+    /// consumers of brokers run there, because they have time limits. The lane [`ALONE`] runs after all others.
     pub(crate) lane: usize,
 }
+
+/// Lane of parts that need a quiet machine.
+pub(crate) const ALONE: usize = 3;
 
 /// Command that runs a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,8 @@ pub(crate) enum Work {
     Failover,
     /// The conformance table on the newest release of each server.
     Newest,
+    /// Tests, the conformance table and failovers on several servers that accept writes.
+    Primaries,
 }
 
 /// Server or program that tests need.
@@ -107,7 +112,7 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "tidy",
-        about: "import directions, manifests and texts",
+        about: "import directions, manifests and texts, and a server that cannot be installed",
         work: package("xtask"),
         needs: &[],
         lane: 0,
@@ -259,6 +264,14 @@ pub(crate) const PARTS: &[Part] = &[
         needs: &[Newest],
         lane: 2,
     },
+    // On a busy machine, a node may expel another one, and its tests fail.
+    Part {
+        name: "primaries",
+        about: "Galera and Group Replication: tests, the case table, failovers; only by name, or on the newest servers",
+        work: Work::Primaries,
+        needs: &[MariaDb, MySql],
+        lane: ALONE,
+    },
 ];
 
 const fn package(package: &'static str) -> Work {
@@ -375,7 +388,9 @@ impl Work {
                     && package == target.package
                     && (targets.is_empty() || targets.contains(&&*target.name))
             }
-            Self::Documentation | Self::Crash | Self::Failover | Self::Newest => false,
+            Self::Documentation | Self::Crash | Self::Failover | Self::Newest | Self::Primaries => {
+                false
+            }
         }
     }
 }
@@ -428,6 +443,7 @@ mod tests {
             Work::Crash,
             Work::Failover,
             Work::Newest,
+            Work::Primaries,
         ] {
             assert_eq!(PARTS.iter().filter(|it| it.work == work).count(), 1);
         }

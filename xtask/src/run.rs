@@ -207,27 +207,35 @@ impl Run {
         Ok(())
     }
 
-    /// Prints the time of each step. Steps of different lanes overlap.
+    /// Prints the time of each step, and what could not run.
     pub(crate) fn total(&self) {
+        for line in self.summary() {
+            eprintln!("{line}");
+        }
+    }
+
+    /// Lines with the time of each step, and with what could not run. Steps of different lanes overlap.
+    fn summary(&self) -> Vec<String> {
         if self.steps.is_empty() {
-            return;
+            return Vec::new();
         }
         let passed = self.steps.iter().all(|it| it.passed);
-        eprintln!("\n==== {}", if passed { "passed" } else { "failed" });
-        eprintln!("{:>10} {:>12}", "time", "processor");
+        let mut lines = vec![
+            format!("\n==== {}", if passed { "passed" } else { "failed" }),
+            format!("{:>10} {:>12}", "time", "processor"),
+        ];
         for step in &self.steps {
             let mark = if step.passed { "" } else { " FAILED" };
-            print_row(step.took, step.cpu, &format!("{}{mark}", step.name));
+            lines.push(row(step.took, step.cpu, &format!("{}{mark}", step.name)));
         }
         let all = format!("sum of {} steps", self.steps.len());
         let cpu = self.steps.iter().map(|it| it.cpu).sum();
-        print_row(self.steps.iter().map(|it| it.took).sum(), cpu, &all);
+        lines.push(row(self.steps.iter().map(|it| it.took).sum(), cpu, &all));
         if !self.not_run.is_empty() {
-            eprintln!("\n==== NOT RUN: {}", self.not_run.len());
-            for what in &self.not_run {
-                eprintln!("{what}");
-            }
+            lines.push(format!("\n==== NOT RUN: {}", self.not_run.len()));
+            lines.extend_from_slice(&self.not_run);
         }
+        lines
     }
 }
 
@@ -326,9 +334,9 @@ fn print(text: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn print_row(took: Duration, cpu: Option<Duration>, name: &str) {
+fn row(took: Duration, cpu: Option<Duration>, name: &str) -> String {
     let cpu = cpu.map_or("?".to_owned(), |it| format!("{:.1} s", it.as_secs_f64()));
-    eprintln!("{:>8.1} s {cpu:>12}  {name}", took.as_secs_f64());
+    format!("{:>8.1} s {cpu:>12}  {name}", took.as_secs_f64())
 }
 
 /// Waits for the end of a process. Returns the processor time of the process and of the children that it waited for.
@@ -390,16 +398,34 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_job_that_fails_does_not_hide_the_others() {
-        let mut run = Run {
+    fn empty() -> Run {
+        Run {
             shell: Shell::new().expect("there is a working directory"),
             root: std::env::temp_dir().join(format!("idem-xtask-{}", std::process::id())),
             cargo: "cargo".into(),
             variables: Vec::new(),
             steps: Vec::new(),
             not_run: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn what_cannot_run_is_listed_at_the_end_and_fails_nothing() {
+        const REASON: &str = "the newest Valkey: the mirror does not answer";
+        let mut run = empty();
+        run.not_run(REASON);
+        run.lanes(vec![vec![job("a", "true")]])
+            .expect("the job passes");
+        let lines = run.summary();
+        assert_eq!(lines[0], "\n==== passed");
+        assert!(lines.ends_with(&["\n==== NOT RUN: 1".to_owned(), REASON.to_owned()]));
+        run.not_run.clear();
+        assert!(!run.summary().concat().contains("NOT RUN"));
+    }
+
+    #[test]
+    fn a_job_that_fails_does_not_hide_the_others() {
+        let mut run = empty();
         let lanes = vec![
             vec![job("a", "echo out; echo err >&2; exit 1"), job("b", "true")],
             vec![job("c", "true"), job("d e", "exit 2")],

@@ -1,5 +1,7 @@
 //! `cargo xtask test`: runs all tests, or the tests of some names.
 
+mod rounds;
+
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZero;
@@ -30,7 +32,10 @@ pub(crate) fn test(
     resumes: bool,
     names: &[String],
 ) -> anyhow::Result<()> {
-    let (chosen, needs) = parts::chosen(names)?;
+    let (mut chosen, needs) = parts::chosen(names)?;
+    if names.is_empty() {
+        chosen.retain(|(part, _)| is_in(set, part.work));
+    }
     let fixtures = match embedded {
         true => None,
         false => Some(Fixtures::of(run, &needs, set)?),
@@ -79,7 +84,9 @@ pub(crate) fn test(
         }
         lanes[lane].extend(jobs);
     }
-    let all = run.lanes(lanes);
+    let alone = lanes.split_off(parts::ALONE.min(lanes.len()));
+    let beside = run.lanes(lanes);
+    let all = beside.and(run.lanes(alone));
     let Some(fixtures) = fixtures else { return all };
     let mut tested = Tested::read(run.root())?;
     for newest in NEWEST {
@@ -95,6 +102,11 @@ pub(crate) fn test(
     }
     write(run, &tested)?;
     all
+}
+
+/// Returns true if a run of all tests on this set has the part.
+fn is_in(set: Set, work: Work) -> bool {
+    work != Work::Primaries || set == Set::Newest
 }
 
 /// Mark of a job. What passed on a server counts as long as its programs and the servers are the same. Other tests also
@@ -242,10 +254,7 @@ fn conformance(
     server: &str,
     filter: &str,
 ) -> anyhow::Result<Job> {
-    let program = built
-        .iter()
-        .find(|it| it.is_test && it.target.name == "conformance")
-        .context("cargo built no conformance table")?;
+    let program = program(built, "conformance", true)?;
     let mut list = run.command(&program.path, Path::new("."));
     let listed = list.args(["--list", filter]).output()?;
     let has_cases = String::from_utf8_lossy(&listed.stdout).contains(": test");
@@ -279,6 +288,7 @@ fn selection(part: &Part, targets: &[Target]) -> Vec<String> {
         // Cargo builds the programs of a package together with any test of it. `costs` is the smallest test.
         Work::Crash | Work::Failover => vec!["--test=costs".to_owned()],
         Work::Newest => vec!["--test=conformance".to_owned()],
+        Work::Primaries => vec!["--test=conformance".to_owned(), "--test=it".to_owned()],
         // Cargo cannot build the examples without running them.
         Work::Documentation => Vec::new(),
         Work::Units | Work::Targets { .. } => targets
@@ -292,7 +302,7 @@ fn selection(part: &Part, targets: &[Target]) -> Vec<String> {
     }
 }
 
-/// Jobs of a part: one, or one for each round of `crash` and each engine of `failover`.
+/// Jobs of a part: one, or one for each round of `crash`, each engine of `failover`, and each program of `primaries`.
 fn jobs(
     run: &Run,
     (part, filter): Chosen,
@@ -301,8 +311,10 @@ fn jobs(
     set: Set,
 ) -> anyhow::Result<Vec<Job>> {
     let commands = match part.work {
-        Work::Crash => return crash_rounds(run, built, embedded, filter),
-        Work::Failover => return failovers(run, built, embedded, filter),
+        Work::Crash => return rounds::crash(run, built, embedded, filter),
+        Work::Failover | Work::Primaries if embedded => return Ok(Vec::new()),
+        Work::Failover => return rounds::failovers(run, built, filter),
+        Work::Primaries => return rounds::primaries(run, built),
         Work::Newest => return newest(run, built, embedded, set),
         Work::Documentation => {
             let mut command = run.command(run.cargo(), Path::new("."));
@@ -325,7 +337,7 @@ fn jobs(
                     .args(includes_ignored(part, embedded))
                     .args(threads(part))
                     .args(filter)
-                    .args(skipped(run, set));
+                    .args(skipped(run));
                 command
             });
             commands.collect()
@@ -368,27 +380,21 @@ fn threads(part: &Part) -> Option<String> {
     (part.name == "integration").then(|| format!("--test-threads={}", 2 * cores))
 }
 
-/// Arguments that leave out the tests on three nodes of Galera or three primaries of a group, unless `IDEM_TEST_GALERA` is
-/// set, because on a busy machine a node may expel another one, and the tests fail; of these, the table runs on the newest
-/// servers, for which the machine has to be quiet. They also leave out the tests in the place `mysql`, and those
-/// with a private MySQL, without one; and the tests of the newest servers, unless all of them are installed.
-fn skipped(run: &Run, set: Set) -> Vec<&'static str> {
+/// Arguments that leave out the tests of the part `primaries`; the tests in the place `mysql`, and those with a private
+/// MySQL, without one; and the tests of the newest servers, unless all of them are installed.
+fn skipped(run: &Run) -> Vec<&'static str> {
     let are_installed = Release::ALL.iter().all(|it| it.programs().is_ok());
-    let has_several = run.has_var(SEVERAL);
     let optional = [
-        (has_several, "primaries::"),
-        (has_several || set == Set::Newest, "on_galera::"),
-        (has_several || set == Set::Newest, "on_group::"),
         (run.has_var(MYSQL), "::mysql::"),
         (Release::MY_SQL.programs().is_ok(), "on_mysql_"),
         (are_installed, "newest::"),
     ];
     let left_out = optional.into_iter().filter(|(is_there, _)| !is_there);
-    left_out.flat_map(|(_, tests)| ["--skip", tests]).collect()
+    let left_out = left_out.map(|(_, tests)| tests);
+    let all = left_out.chain([rounds::PRIMARIES, rounds::ON_GALERA, rounds::ON_GROUP]);
+    all.flat_map(|tests| ["--skip", tests]).collect()
 }
 
-/// Variable with which the tests on several servers run that accept writes.
-const SEVERAL: &str = "IDEM_TEST_GALERA";
 /// Variable of a MySQL, without which its tests do not run.
 const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
 
@@ -433,115 +439,11 @@ impl Fixtures {
     }
 }
 
-/// Round of the program `crash`: its arguments and its stores.
-struct Round {
-    name: &'static str,
-    arguments: &'static str,
-    stores: &'static [&'static str],
-}
-
-/// Rounds that kill worker processes and their servers. Calls use leases (`leased`), transactions (`tx`), or both on
-/// one pool while callers leave (`mixed`). For longer rounds see `cargo run -p idem-tests --bin crash -- --help`.
-const ROUNDS: &[Round] = &[
-    Round {
-        name: "leased",
-        arguments: "--kills 250 --server-kills 15 --seconds 240",
-        stores: &[
-            "sqlite",
-            "postgres",
-            "pgbouncer",
-            "mariadb",
-            "mysql",
-            "redis",
-        ],
-    },
-    Round {
-        name: "tx",
-        arguments: "--mode tx --kills 150 --server-kills 8 --seconds 240",
-        stores: &["sqlite", "postgres", "pgbouncer", "mariadb", "mysql"],
-    },
-    Round {
-        name: "mixed",
-        arguments: "--mode mixed --kills 8 --server-kills 1 --stops 1 --drops 500 --seconds 120",
-        stores: &[
-            "sqlite",
-            "memory",
-            "postgres",
-            "mariadb",
-            "mysql",
-            "redis",
-            "redis-cluster",
-        ],
-    },
-];
-
-/// Stores that have no server.
-const EMBEDDED: &[&str] = &["sqlite", "memory"];
-
-fn crash_rounds(
-    run: &Run,
-    built: &[Program],
-    embedded: bool,
-    stores: &[&str],
-) -> anyhow::Result<Vec<Job>> {
-    let mut jobs = Vec::new();
-    let crash = program(built, "crash")?;
-    for round in ROUNDS {
-        for store in round.stores {
-            let is_there = *store != "mysql" || run.has_var(MYSQL);
-            let is_wanted = is_there && (stores.is_empty() || stores.contains(store));
-            if is_wanted && (!embedded || EMBEDDED.contains(store)) {
-                let mut command = run.command(&crash.path, Path::new("."));
-                command.args(round.arguments.split(' '));
-                command.args(["--store", store]);
-                jobs.push(Job {
-                    name: format!("crash {} {store}", round.name),
-                    commands: vec![command],
-                    mark: None,
-                });
-            }
-        }
-    }
-    Ok(jobs)
-}
-
-/// Engines of the program `failover`, and the arguments of a round of about fifteen seconds. For longer rounds see
-/// `cargo run -p idem-tests --bin failover -- --help`.
-const ENGINES: &[(&str, &str)] = &[
-    ("postgres-sync", "--rounds 2 --keys 40"),
-    ("postgres-async", "--rounds 2 --keys 40"),
-    ("patroni", "--rounds 2 --keys 40"),
-    ("etcd", "--rounds 3 --keys 40"),
-];
-
-fn failovers(
-    run: &Run,
-    built: &[Program],
-    embedded: bool,
-    engines: &[&str],
-) -> anyhow::Result<Vec<Job>> {
-    let mut jobs = Vec::new();
-    let failover = program(built, "failover")?;
-    for (engine, arguments) in ENGINES {
-        if !embedded && (engines.is_empty() || engines.contains(engine)) {
-            let mut command = run.command(&failover.path, Path::new("."));
-            command.args(arguments.split(' '));
-            command.args(["--engine", engine]);
-            jobs.push(Job {
-                name: format!("failover {engine}"),
-                commands: vec![command],
-                mark: None,
-            });
-        }
-    }
-    Ok(jobs)
-}
-
-/// Finds a program that tests are run with.
-fn program<'a>(built: &'a [Program], name: &str) -> anyhow::Result<&'a Program> {
+/// Finds a program that tests are run with, or one that runs tests.
+fn program<'a>(built: &'a [Program], name: &str, is_test: bool) -> anyhow::Result<&'a Program> {
     built
         .iter()
-        .find(|it| !it.is_test && it.target.name == name)
+        .find(|it| it.is_test == is_test && it.target.name == name)
         .with_context(|| format!("cargo built no program `{name}`"))
 }
 
@@ -662,6 +564,18 @@ mod tests {
     }
 
     #[test]
+    fn several_primaries_are_in_the_newest_set_only() {
+        assert!(is_in(Set::Newest, Work::Primaries));
+        for set in [Set::Debian12, Set::Postgres(18)] {
+            assert!(!is_in(set, Work::Primaries) && is_in(set, Work::Failover));
+        }
+        let (chosen, _) = parts::chosen::<&str>(&[]).expect("no name is unknown");
+        let alone = chosen.iter().filter(|(it, _)| it.lane == parts::ALONE);
+        let alone: Vec<_> = alone.map(|(it, _)| it.work).collect();
+        assert_eq!(alone, [Work::Primaries]);
+    }
+
+    #[test]
     fn a_program_with_its_own_runner_runs_once_for_each_filter() {
         let (chosen, _) = parts::chosen(&["postgres"]).expect("the name is known");
         let runs = |name: &str| {
@@ -676,24 +590,5 @@ mod tests {
             all.iter()
                 .all(|(part, filter)| filters(part, filter).len() == 1)
         );
-    }
-
-    #[test]
-    fn each_store_has_a_crash_round() {
-        for store in [
-            "sqlite",
-            "memory",
-            "postgres",
-            "pgbouncer",
-            "mariadb",
-            "mysql",
-            "redis",
-            "redis-cluster",
-        ] {
-            assert!(
-                ROUNDS.iter().any(|it| it.stores.contains(&store)),
-                "{store}"
-            );
-        }
     }
 }

@@ -57,10 +57,7 @@ pub(super) const AREAS: &[Area] = &[
         about: "the MySQL and MariaDB store",
         runs: &[
             ("integration", &["mysql", "maria_db", "mariadb"]),
-            (
-                "conformance",
-                &["mysql::", "mariadb::", "on_galera::", "on_group::"],
-            ),
+            ("conformance", &["mysql::", "mariadb::"]),
             ("histories", &["mysql", "mariadb"]),
             ("drops", &["mysql::", "mariadb::"]),
             ("crash", &["mariadb", "mysql"]),
