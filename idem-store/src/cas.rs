@@ -31,8 +31,8 @@
 //! `examples/etcd` in the repository is a store on etcd in less than 200 lines.
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -57,7 +57,8 @@ use self::entry::Slot;
 ///
 /// # Contract
 ///
-/// 1. Keys are bytes, at most 80 of them, and compared as such. A backend that is shared gives them a prefix of its own.
+/// 1. Keys are bytes, at most 80 of them, and compared as such. A backend that is shared gives them a prefix of its own, and
+///    removes it from the keys that it returns.
 /// 2. A value that was written is returned by every later read (linearizable), and comes back byte for byte. The table of
 ///    cases writes values of up to 1.1 MiB.
 /// 3. A revision never returns: an entry that was changed has another revision than before, also after it was deleted and
@@ -85,7 +86,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn delete(&self, key: &[u8], expected: &Self::Revision) -> Result<bool, Failure>;
 
     /// Reads up to `limit` entries whose keys begin with `prefix` and are greater than `after`, in the order of their keys.
-    /// Fewer than `limit` entries are the last ones.
+    /// Fewer than `limit` entries are the last ones. `after` is empty, or a key that begins with `prefix`. The limit of a
+    /// [`CasStore`] is 64.
     async fn scan(
         &self,
         prefix: &[u8],
@@ -95,7 +97,8 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Reads the backend's clock, not the clock of this process, unless all processes that use the backend share that one.
     /// Each transition calls this after its read and before its write. A backend whose answers bring the time keeps a
-    /// [`ServerClock`](crate::clock::ServerClock), observes each answer, and returns the clock's time.
+    /// [`ServerClock`](crate::clock::ServerClock), observes each answer, and returns the clock's time. If the time takes a
+    /// request of its own, this fails when that request fails.
     async fn now(&self) -> Result<Now, Failure>;
 }
 
@@ -182,8 +185,8 @@ impl From<Failure> for StoreError {
 /// It has everything that is optional: steps, attempts, an audit and recovery inputs.
 pub struct CasStore<B> {
     backend: B,
-    /// Key of the last entry that a bounded purge has looked at. The next one goes on there.
-    purged_until: Mutex<Option<Vec<u8>>>,
+    /// How far the purges have come. The next one begins there.
+    purged_until: Mutex<purge::Place>,
     /// The widest interval in which a time was read, in microseconds.
     widest: AtomicI64,
 }
@@ -215,7 +218,7 @@ impl<B: Backend> CasStore<B> {
     pub fn new(backend: B) -> Self {
         Self {
             backend,
-            purged_until: Mutex::new(None),
+            purged_until: Mutex::default(),
             widest: AtomicI64::new(0),
         }
     }
@@ -230,12 +233,6 @@ impl<B: Backend> CasStore<B> {
         self.widest
             .fetch_max(micros(now.uncertainty()), Ordering::Relaxed);
         Ok(now)
-    }
-
-    fn purged_until(&self) -> std::sync::MutexGuard<'_, Option<Vec<u8>>> {
-        self.purged_until
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the entry of a record.

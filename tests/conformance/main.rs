@@ -15,6 +15,7 @@ mod bug;
 mod mutants;
 mod suites;
 mod toy;
+mod used;
 
 fn main() -> anyhow::Result<ExitCode> {
     let mut arguments = Arguments::from_args();

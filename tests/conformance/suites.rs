@@ -9,6 +9,7 @@ use libtest_mimic::{Failed, Trial};
 use tokio::runtime::Runtime;
 
 use crate::toy::ToyStore;
+use crate::used;
 
 /// Creates a trial for each case on each store. All cases share one store concurrently, as the table promises. A trial
 /// whose server variable is not set is ignored, after a line that says so, and fails if it is run anyway. A server that
@@ -17,6 +18,7 @@ pub(crate) fn trials(runtime: &Arc<Runtime>, files: &Files) -> Vec<Trial> {
     let mut trials = Vec::new();
     let mut suites = places::suites(files);
     suites.push(Suite::new("toy", &[], async || Ok(ToyStore::new(None))));
+    suites.push(Suite::new("used", &[], used::store));
     for suite in suites {
         let Suite {
             name,

@@ -2,7 +2,8 @@
 //!
 //! etcd gives each write a revision, and a transaction can compare revisions. That is all that
 //! [`CasStore`](idem_store::cas::CasStore) needs. This backend talks to etcd by HTTP and JSON, which every node serves. etcd
-//! shows no clock but the `Date` of its answers, so the time is an interval, see [`idem_store::clock`].
+//! shows no clock but the `Date` of these answers, so the time is an interval, see [`idem_store::clock`]. The answers of gRPC
+//! have no `Date`: a backend on gRPC would ask the same node for `GET /version`.
 //!
 //! ```
 //! use idem_store::cas::CasStore;
@@ -181,7 +182,9 @@ fn refused(answer: &Json) -> Failure {
         4 | 14 => (Kind::Unavailable, "no answer; does etcd have a majority?"),
         7 | 16 => (Kind::Denied, "not permitted; give the user rights"),
         8 | 10 => (Kind::Conflict, "etcd is busy; try again"),
-        _ => (Kind::Other, "etcd refused; look up the code of gRPC"),
+        3 | 5 | 6 | 9 | 11 | 12 => (Kind::Other, "etcd refused; look up the code of gRPC"),
+        // It may be a lost answer.
+        _ => (Kind::Unavailable, "no answer that is known; look up the code of gRPC"),
     };
     Failure::new(kind, problem).with_code(code)
 }

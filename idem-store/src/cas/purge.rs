@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::audit_entry::{self, AuditKey, Written};
 use super::{Backend, CasStore, Entry, RECORDS, SCAN, SCANS, record_key};
+use crate::clock::Now;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::Timestamp;
@@ -22,24 +23,55 @@ pub(super) struct PurgeEntry<'a> {
     pub(super) key: Option<AuditKey>,
 }
 
-/// Key of the last entry that a batch has looked at; empty at the begin. The next batch goes on there, also after this one
-/// failed or was dropped. Concurrent batches do not see it before.
-struct Place<'a> {
+/// How far the purges of a store have come: the lap through all records, and the key of the last entry that was looked at,
+/// which is empty at the begin of a lap.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    lap: u64,
     after: Vec<u8>,
-    kept: &'a Mutex<Option<Vec<u8>>>,
 }
 
-impl Drop for Place<'_> {
+/// The place that a batch has come to. The next batch begins there, also after this one failed or was dropped. A slower
+/// concurrent batch never moves the place back: otherwise, concurrent purges would look at the same records again and
+/// again, and might never come to the last one.
+pub(super) struct Progress<'a> {
+    place: Place,
+    kept: &'a Mutex<Place>,
+}
+
+impl<'a> Progress<'a> {
+    pub(super) fn new(kept: &'a Mutex<Place>) -> Self {
+        let place = kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Self { place, kept }
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(super) fn moves_to(&mut self, key: &[u8]) {
+        self.place.after = key.to_vec();
+    }
+
+    pub(super) fn ends_lap(&mut self) {
+        self.place.lap += 1;
+        self.place.after.clear();
+    }
+}
+
+impl Drop for Progress<'_> {
     fn drop(&mut self) {
-        let after = std::mem::take(&mut self.after);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        *kept = Some(after).filter(|key| !key.is_empty());
+        if *kept < self.place {
+            *kept = std::mem::take(&mut self.place);
+        }
     }
 }
 
 impl<B: Backend> CasStore<B> {
-    /// Purges one batch. It goes on where the last one stopped, so that batches do not read the same records. A batch that
-    /// comes to the last record ends a round, and the next one begins with the first record.
+    /// Purges one batch. It begins where the last one stopped, so that batches do not read the same records. A batch that
+    /// comes to the last record continues with the first one, up to where it began. If there are few records, it has then
+    /// looked at all of them. Otherwise it has ended a lap, and the next batch begins another.
     pub(super) async fn purge_batch(
         &self,
         limit: u32,
@@ -47,22 +79,29 @@ impl<B: Backend> CasStore<B> {
         mut entry: Option<&mut PurgeEntry<'_>>,
     ) -> Result<Purged, StoreError> {
         let mut purged = Purged::default();
-        let mut place = Place {
-            after: self.purged_until().clone().unwrap_or_default(),
-            kept: &self.purged_until,
-        };
+        let mut progress = Progress::new(&self.purged_until);
+        let began = progress.place().after.clone();
+        let mut after = began.clone();
+        let mut has_ended_a_lap = false;
         for _ in 0..SCANS {
-            let after = place.after.clone();
             let entries = self.backend().scan(&[RECORDS], &after, SCAN).await?;
+            // One time for all of these entries. A transition reads the time again before it writes.
+            let now = self.time().await?;
             let is_last = entries.len() < SCAN;
             for found in entries {
+                if has_ended_a_lap && found.key > began {
+                    return Ok(purged);
+                }
                 if purged.removed + purged.interrupted >= u64::from(limit) {
                     purged.more = true;
                     return Ok(purged);
                 }
-                place.after.clone_from(&found.key);
+                after.clone_from(&found.key);
+                if !has_ended_a_lap {
+                    progress.moves_to(&found.key);
+                }
                 // An entry that cannot be read is left to operators, who see it in a listing.
-                match self.purge_entry(found, as_of, &mut entry).await {
+                match self.purge_entry(found, now, as_of, &mut entry).await {
                     Ok(one) => {
                         purged.removed += one.removed;
                         purged.abandoned += one.abandoned;
@@ -72,12 +111,19 @@ impl<B: Backend> CasStore<B> {
                     Err(error) => return Err(error),
                 }
             }
-            if is_last {
-                place.after.clear();
+            if is_last && has_ended_a_lap {
                 return Ok(purged);
             }
+            if is_last {
+                has_ended_a_lap = true;
+                progress.ends_lap();
+                if began.is_empty() {
+                    return Ok(purged);
+                }
+                after.clear();
+            }
         }
-        purged.more = true;
+        purged.more = !has_ended_a_lap;
         Ok(purged)
     }
 
@@ -85,6 +131,7 @@ impl<B: Backend> CasStore<B> {
     async fn purge_entry(
         &self,
         found: Entry<B::Revision>,
+        now: Now,
         as_of: Timestamp,
         entry: &mut Option<&mut PurgeEntry<'_>>,
     ) -> Result<Purged, StoreError> {
@@ -95,7 +142,6 @@ impl<B: Backend> CasStore<B> {
         let Ok(id) = id.try_into().map(RecordId::from_bytes) else {
             return Ok(purged);
         };
-        let now = self.time().await?;
         let mut slot = Slot::from_bytes(&id, &found.value, now)?;
         if let (Some(token), None) = (slot.tombstone, &slot.record)
             && slot.audited.is_empty()

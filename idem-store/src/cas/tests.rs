@@ -1,7 +1,7 @@
 //! What the table of cases cannot see: faults between the writes of one method, tombstones, bounds, and uncertain clocks.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use proptest::prelude::*;
 
@@ -26,6 +26,7 @@ struct Shelved {
     /// Number of calls until one fails, and whether it takes effect before that.
     fault: Option<(u32, bool)>,
     calls: u32,
+    times: u32,
     /// True if every write loses.
     is_contended: bool,
 }
@@ -38,6 +39,7 @@ impl Default for Shelved {
             now: Now::exact(at(1_000_000)),
             fault: None,
             calls: 0,
+            times: 0,
             is_contended: false,
         }
     }
@@ -125,7 +127,9 @@ impl Backend for Arc<Shelf> {
     }
 
     async fn now(&self) -> Result<Now, Failure> {
-        Ok(self.state().now)
+        let mut state = self.state();
+        state.times += 1;
+        Ok(state.now)
     }
 }
 
@@ -354,6 +358,65 @@ async fn bounded_purges_come_to_an_end() {
         .await;
     assert!(page.unwrap().records.is_empty());
     assert_eq!(shelf.state().entries.len(), RECORDS);
+}
+
+/// Concurrent batches, of which a slow one ends last, do not look at the same records again and again.
+#[test]
+fn a_slow_purge_does_not_move_the_others_back() {
+    let kept = Mutex::new(purge::Place::default());
+    let mut slow = purge::Progress::new(&kept);
+    slow.moves_to(&[7]);
+    let mut quick = purge::Progress::new(&kept);
+    quick.moves_to(&[9]);
+    quick.ends_lap();
+    let place = quick.place().clone();
+    drop(quick);
+    drop(slow);
+    assert_eq!(*kept.lock().unwrap(), place);
+}
+
+/// A purge that begins in the middle also looks at the records before.
+#[tokio::test]
+async fn a_purge_that_says_it_is_the_last_one_has_looked_at_all_records() {
+    let (shelf, store) = shelf();
+    for number in 0..200 {
+        let request = ClaimRequest {
+            lease: Duration::from_secs(number % 2),
+            retention: Duration::ZERO,
+            ..claim(&number.to_string())
+        };
+        granted(&store, &request).await;
+    }
+    let some = store.purge(50, Timestamp::MAX).await.unwrap();
+    assert_eq!((some.removed, some.more), (50, true));
+    let now = shelf.state().now.earliest;
+    shelf.state().now = Now::exact(now.after(Duration::from_secs(2)));
+    let rest = store.purge(1_000, Timestamp::MAX).await.unwrap();
+    assert_eq!((rest.removed, rest.more), (150, false));
+
+    // Asking for the time may take a request: a purge that finds nothing does so once for 64 entries.
+    shelf.state().times = 0;
+    assert!(
+        store
+            .purge(1_000, Timestamp::MAX)
+            .await
+            .unwrap()
+            .is_nothing()
+    );
+    assert_eq!(shelf.state().times, 4);
+}
+
+/// A real error of the store is not taken for the injected one.
+#[cfg(feature = "conformance")]
+#[tokio::test]
+async fn a_case_on_lost_answers_does_not_decide_if_the_store_fails() {
+    let (shelf, store) = shelf();
+    // The case reads; then the claim reads, and its write fails.
+    shelf.state().fault = Some((2, false));
+    let case = crate::conformance::case("lost_answer_of_a_claim").unwrap();
+    let found = case.run(Arc::new(store)).await.unwrap_err();
+    assert!(found.inconclusive, "{found}");
+    assert!(found.seen.contains("the shelf gives no answer"), "{found}");
 }
 
 /// A backend so slow that each batch is dropped must not keep later records from being purged.

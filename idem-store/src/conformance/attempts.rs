@@ -37,8 +37,8 @@ async fn attempts(store: &Subject, id: &RecordId) -> Result<Attempts, String> {
     for attempt in &read.list {
         let ended_at = attempt.ended_at.unwrap_or(read.record.read_at);
         ensure!(
-            earliest <= attempt.began_at
-                && attempt.began_at <= ended_at
+            earliest <= attempt.began_at.after(store.slack())
+                && attempt.began_at <= ended_at.after(store.slack())
                 && ended_at <= read.record.read_at.after(store.slack()),
             "times are out of order: {read:?}"
         );
@@ -391,7 +391,8 @@ pub(super) async fn replays_are_noted(store: Subject) -> CaseResult {
         "{label} replayed, and {replay:?} was noted"
     );
     ensure!(
-        ended.read_at <= replay.at && replay.at <= read.record.read_at,
+        ended.read_at <= replay.at.after(store.slack())
+            && replay.at <= read.record.read_at.after(store.slack()),
         "the time of {replay:?} is wrong: {read:?}"
     );
     // Notes leave the record and its attempts as they were.

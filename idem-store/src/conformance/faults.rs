@@ -274,8 +274,15 @@ impl<S> FaultStore<S> {
     }
 }
 
+const PLANNED: &str = "a planned fault";
+
 fn planned(kind: StoreErrorKind) -> StoreError {
-    StoreError::new(kind, "a planned fault")
+    StoreError::new(kind, PLANNED)
+}
+
+/// Returns true for the error of a planned fault, and false for one of the inner store.
+pub(super) fn is_planned(error: &StoreError) -> bool {
+    error.to_string() == PLANNED
 }
 
 /// Gate at which a call is held. Clones share its state.

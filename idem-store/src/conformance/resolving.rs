@@ -57,7 +57,9 @@ pub(super) async fn resolved_as_done(store: Subject) -> CaseResult {
         ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
         ensure!(
             after.fencing_token > before.fencing_token
-                && after.ended_at.is_some_and(|at| at >= before.read_at),
+                && after
+                    .ended_at
+                    .is_some_and(|at| at.after(store.slack()) >= before.read_at),
             "resolved as {after:?}"
         );
         store.refuses(&silent.owner).await?;

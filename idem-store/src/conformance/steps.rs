@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::faults::{FaultStore, Op};
-use super::interruption::{POLLS, dropped_after};
+use super::interruption::{POLLS, dropped_after, is_lost};
 use super::kit::*;
 use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Payload};
 use crate::store::{
@@ -442,13 +442,13 @@ pub(super) async fn lost_answer_of_a_step(store: Subject) -> CaseResult {
     let step = payload(b"first");
     faults.fail_before(Op::SaveStep, 1);
     let lost = faults.save_step(&owner, "step", &step).await;
-    ensure!(lost.is_err(), "the fault was lost");
+    is_lost("save_step", lost)?;
     let steps = reads(&store, &owner).await?;
     ensure!(steps.is_empty(), "it has {steps:?} before any save");
 
     faults.fail_after(Op::SaveStep, 1);
     let lost = faults.save_step(&owner, "step", &step).await;
-    ensure!(lost.is_err(), "the fault was lost");
+    is_lost("save_step", lost)?;
     saved(&store, &owner, "step", &step).await?;
     let steps = reads(&store, &owner).await?;
     ensure!(steps == one(b"first"), "it was kept as {steps:?}");

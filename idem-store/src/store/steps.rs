@@ -2,15 +2,15 @@
 
 use async_trait::async_trait;
 
-use super::{FencedWrite, Store};
+use super::FencedWrite;
 use crate::error::StoreError;
 use crate::record::{Owner, Payload};
 
-/// [`Store`] that saves the finished steps of a body under its record, so that a later attempt resumes after them.
+/// Store that saves the finished steps of a body under its record, so that a later attempt resumes after them.
 ///
 /// # Contract
 ///
-/// The rules of [`Store`] on atomic transitions, expiry and errors apply here as well. In addition:
+/// The rules of [`Store`](crate::Store) on atomic transitions, expiry and errors apply here as well. In addition:
 ///
 /// 1. A saved step belongs to **one generation of its record**: from the claim that created the record until the record
 ///    is [expired](crate::Record::is_expired), erased or purged. The step survives takeover, release and interruption.
@@ -25,7 +25,7 @@ use crate::record::{Owner, Payload};
 ///    limited.
 /// 5. Saving a step does not change the record itself. In particular, it does not renew the lease.
 #[async_trait]
-pub trait StepStore: Store {
+pub trait StepStore: Send + Sync {
     /// Saves a finished step. The name has 1 to 255 bytes of UTF-8 and no control characters.
     async fn save_step(
         &self,
