@@ -10,6 +10,7 @@
 
 mod book;
 mod cycles;
+mod defects;
 mod imports;
 mod items;
 mod leases;
