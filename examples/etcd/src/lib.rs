@@ -184,7 +184,10 @@ fn refused(answer: &Json) -> Failure {
         8 | 10 => (Kind::Conflict, "etcd is busy; try again"),
         3 | 5 | 6 | 9 | 11 | 12 => (Kind::Other, "etcd refused; look up the code of gRPC"),
         // It may be a lost answer.
-        _ => (Kind::Unavailable, "no answer that is known; look up the code of gRPC"),
+        _ => (
+            Kind::Unavailable,
+            "unknown answer; look up the code of gRPC",
+        ),
     };
     Failure::new(kind, problem).with_code(code)
 }

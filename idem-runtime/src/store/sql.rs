@@ -65,6 +65,7 @@ pub(super) use rows::{corrupt, identity, unreadable};
 use rows::{granted, state};
 #[cfg(feature = "postgres")]
 pub(super) use rows::{granted_at, payload, time};
+pub use savepoint::Savepoint;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use server::{PATIENCE, reach};
 pub(super) use statements::{Dialect, SharedStatements, Table};
@@ -83,7 +84,6 @@ pub(super) use transaction::ended;
 pub(super) use transaction::guard;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transaction::innermost_savepoint;
-pub use savepoint::Savepoint;
 pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{Ended, InTransaction, Manager, transactions};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
