@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use idem_runtime::error::StoreError;
 use idem_runtime::record::Owner;
 use idem_runtime::store::{ClaimOutcome, ClaimRequest, FencedWrite};
@@ -224,4 +225,47 @@ async fn calls_have_one_effect_and_one_value_on_maria_db() {
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn calls_have_one_effect_and_one_value_on_redis() {
     calls_have_one_effect_and_one_value(Line::redis().await).await;
+}
+
+/// Makes the claim, as often as its connection needs to be replaced.
+async fn owner_of(store: &dyn Store, claim: ClaimRequest) -> Owner {
+    loop {
+        match store.claim(&claim).await {
+            Ok(ClaimOutcome::Granted(granted)) => {
+                return Owner {
+                    id: claim.id,
+                    claim_id: claim.claim_id,
+                    fencing_token: granted.fencing_token,
+                };
+            }
+            Ok(other) => panic!("nobody else is there: {other:?}"),
+            Err(error) => {
+                assert!(error.is_retryable(), "{error:?}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+}
+
+/// Releases share statements. One whose answer was lost must not run again, because it would find the records released.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_release_whose_answer_was_lost_is_not_refused() {
+    const ROUNDS: u32 = 20;
+    let line = Line::postgres().await;
+    let store = &*line.store;
+    for round in 0..ROUNDS {
+        let claims = (0..16).map(|number| claim(&format!("{round}-{number}")));
+        let owners = join_all(claims.map(|claim| owner_of(store, claim))).await;
+        line.proxy.lose_replies(50);
+        let released = join_all(owners.iter().map(|owner| store.release(owner))).await;
+        line.proxy.lose_replies(0);
+        for answer in released {
+            assert!(
+                !matches!(answer, Ok(FencedWrite::Fenced)),
+                "round {round}: nobody else has released it"
+            );
+        }
+    }
+    assert!(line.proxy.lost_replies() > 0);
 }

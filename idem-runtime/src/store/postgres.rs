@@ -410,13 +410,13 @@ impl SqlStore for PostgresStore {
 
     async fn release(&self, owner: &Owner) -> Result<FencedWrite, StoreError> {
         let form = self.own_statements().await?.form;
-        let run_single = || sql::release(self, owner);
         if form == PostgresForm::Portable {
-            return run_single().await;
+            return sql::release(self, owner).await;
         }
+        let run_single = || async { Ok::<_, StoreError>(sql::release(self, owner).await) };
         let executor = || TransitionBatch::new(self.clone());
         let request = |sender| Transition::Release((*owner, sender));
-        self.batcher.submit(executor, request, run_single).await
+        self.batcher.submit(executor, request, run_single).await?
     }
 
     async fn save_new_step(

@@ -48,6 +48,8 @@ fn a_transaction_with_a_request_to_a_bank() {
     #[idempotent(key = order, ttl = "24h", name = "w.outside", store = idem, tx = tx, skip(bank))]
     async fn place(idem: &Idem<SqliteStore>, bank: &Provider, order: &str) -> Result<u64, Fail> {
         bank.record(None, format!("charge for {order}"))?;
+        // A request over a network takes a while, so the caller may leave before the transaction ends.
+        tokio::task::yield_now().await;
         let insert = sqlx::query("INSERT INTO orders VALUES (?)").bind(order);
         let done = insert.execute(&mut *tx).await.map_err(|_| Fail::Busy)?;
         Ok(done.rows_affected())

@@ -14,7 +14,7 @@ use super::connections::{Protocol, give_back};
 use super::forms::lock_number;
 use super::statements::POSITION;
 use super::{ClaimRow, PostgresStore, error, read_claim_row, retry_conflicts};
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::mutex::lock;
 use crate::record::{MemberDigests, Outcome, Owner, OwnerLabel, Payload};
 use crate::store::sql::{
@@ -58,7 +58,7 @@ pub(super) enum Transition {
 
 type Claim = (ClaimRequest, Sender<ClaimRow>);
 type Step = (StepRequest, Sender<FencedWrite>);
-type Release = (Owner, Sender<FencedWrite>);
+type Release = (Owner, Sender<Result<FencedWrite, StoreError>>);
 
 /// Step to be saved.
 pub(super) struct StepRequest {
@@ -77,9 +77,8 @@ impl Pending for Transition {
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Claim((_, sender)) => sender.is_closed(),
-            Self::Complete((_, sender))
-            | Self::SaveStep((_, sender))
-            | Self::Release((_, sender)) => sender.is_closed(),
+            Self::Complete((_, sender)) | Self::SaveStep((_, sender)) => sender.is_closed(),
+            Self::Release((_, sender)) => sender.is_closed(),
         }
     }
 
@@ -122,22 +121,34 @@ impl TransitionBatch {
         }
     }
 
-    /// Releases the records of a batch. Releases that took no effect get no response.
+    /// Releases the records of a batch. Releases that took no effect get no response. If the answer may have been lost, all
+    /// of them get an error: a release that runs again would find the record released, and be refused as if it had not been.
     async fn release(&self, releases: Vec<Release>) {
         let columns = owner_columns(|| releases.iter().map(|(owner, _)| owner));
         let Ok(statements) = self.store.own_statements().await else {
             return;
         };
         let statement = &statements.release_all;
-        let Ok(rows) = self.rows_of_all(statement, &columns).await else {
-            return;
+        let rows = match self.rows_of_all(statement, &columns).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                let kind = error.kind();
+                if matches!(kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout) {
+                    for (_, sender) in releases {
+                        let lost =
+                            StoreError::new(kind, "the answer to a release was lost; try again");
+                        let _ = sender.send(Err(lost));
+                    }
+                }
+                return;
+            }
         };
         let mut releases: Vec<_> = releases.into_iter().map(Some).collect();
         for row in &rows {
             let release = index(row, 0).and_then(|index| releases.get_mut(index)?.take());
             if let Some((_, sender)) = release {
                 // The receiver may be gone.
-                let _ = sender.send(FencedWrite::Applied);
+                let _ = sender.send(Ok(FencedWrite::Applied));
             }
         }
     }
@@ -265,14 +276,11 @@ impl Batch {
                         let _ = sender.send(claimed);
                     }
                 }
-                Some(
-                    Transition::Complete((_, sender))
-                    | Transition::SaveStep((_, sender))
-                    | Transition::Release((_, sender)),
-                ) => {
+                Some(Transition::Complete((_, sender)) | Transition::SaveStep((_, sender))) => {
                     let _ = sender.send(FencedWrite::Applied);
                 }
-                None => {}
+                // A release has a statement of its own.
+                Some(Transition::Release(_)) | None => {}
             }
         }
     }
