@@ -14,7 +14,7 @@
 //! | [`run`], [`run_options`] | entry points without the macro |
 //! | [`attempt`], [`steps`], [`provenance`] | functions for the body and its caller |
 //! | [`transaction`], [`reentrancy`] | calls in a transaction of the store's database |
-//! | [`records`], [`operation`], [`recovery`], [`purger`], [`failure_log`] | work of operators and background tasks |
+//! | [`records`], [`operation`], [`recovery`], [`purger`] | work of operators and background tasks |
 
 mod admission;
 mod attempt;
@@ -24,7 +24,6 @@ mod claim;
 mod decisions;
 mod detach;
 mod detached_tasks;
-mod failure_log;
 mod give_back;
 mod idem;
 mod install;

@@ -95,6 +95,7 @@ mod calendar;
 pub mod codec;
 mod engine;
 pub mod error;
+mod failure_log;
 pub mod fingerprint;
 #[cfg(feature = "http")]
 pub mod http;

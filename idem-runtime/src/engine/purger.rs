@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::failure_log::FailureLog;
 use super::{Engine, Idem};
 use crate::error::{Error, StoreError};
+use crate::failure_log::FailureLog;
 use crate::metrics::sink;
 use crate::purge_clock::PurgeClock;
 use crate::random;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Outbox;
 use super::shared::STATEMENT_TIMEOUT;
 use crate::error::Error;
+use crate::failure_log::FailureLog;
 use crate::metrics::sink;
 use crate::timing::bounded;
 use crate::worker::{Found, Schedule, Search, Tasks, WorkerGuard};
@@ -14,7 +15,7 @@ impl Outbox {
     /// Reports the backlog of this outbox in the gauges `idem_outbox_messages` and
     /// `idem_outbox_oldest_message_age_seconds`, about once in each interval, as a background task of this tokio
     /// runtime. One count reads the index entries of all messages that are not delivered. If the database fails, the task
-    /// logs a warning event, leaves the gauges as they are, and retries with back-off.
+    /// logs a warning event, at most one a minute for the same failure, leaves the gauges as they are, and retries with back-off.
     ///
     /// One process of a service is enough. If several report, each has gauges of its own with the same meaning: take
     /// their maximum, not their sum. A reporter that stops sets its gauges to zero.
@@ -30,6 +31,7 @@ impl Outbox {
         };
         let worker = WorkerGuard::start(schedule, |_| BacklogSearch {
             outbox: self.clone(),
+            failures: FailureLog::default(),
         })?;
         Ok(BacklogReporter { worker })
     }
@@ -64,22 +66,26 @@ impl fmt::Debug for BacklogReporter {
 
 struct BacklogSearch {
     outbox: Outbox,
+    failures: FailureLog,
 }
 
 impl Search for BacklogSearch {
     async fn search(&mut self, _: &mut Tasks) -> Found {
         match bounded(STATEMENT_TIMEOUT, self.outbox.messages.count()).await {
             Ok(count) => {
+                self.failures.reset();
                 let table = self.outbox.table.as_str();
                 sink::outbox_backlog(table, count.waiting, count.parked, count.oldest);
                 Found::All
             }
             Err(error) => {
-                tracing::warn!(
-                    target: "idem",
-                    error = ?error.kind(),
-                    "counting the messages of an outbox failed, trying again",
-                );
+                if let Some(text) = self.failures.text(&error) {
+                    tracing::warn!(
+                        target: "idem",
+                        error = text,
+                        "counting the messages of an outbox failed, trying again",
+                    );
+                }
                 Found::Failed
             }
         }

@@ -10,6 +10,7 @@ use super::deliver::{MessageClaim, deliver_in_order};
 use super::shared::{RelayShared, STATEMENT_TIMEOUT};
 use super::wake;
 use crate::error::StoreError;
+use crate::failure_log::FailureLog;
 use crate::purge_clock::PurgeClock;
 use crate::random;
 use crate::store::outbox::{BATCH, Due};
@@ -33,6 +34,8 @@ pub(super) struct MessageSearch {
     purge_every: Duration,
     purge_at: Instant,
     purge_clock: PurgeClock,
+    search_failures: FailureLog,
+    purge_failures: FailureLog,
 }
 
 impl MessageSearch {
@@ -48,6 +51,8 @@ impl MessageSearch {
             // Jittered, so that the relays of a service do not purge at the same time.
             purge_at: Instant::now() + purge_every.mul_f64(random::fraction()),
             purge_clock: PurgeClock::default(),
+            search_failures: FailureLog::default(),
+            purge_failures: FailureLog::default(),
         }
     }
 
@@ -162,13 +167,18 @@ impl MessageSearch {
     async fn purge(&mut self) -> bool {
         let began = Instant::now();
         let more = match self.purge_batch(began).await {
-            Ok(purged) => purged >= u64::from(PURGE_BATCH),
+            Ok(purged) => {
+                self.purge_failures.reset();
+                purged >= u64::from(PURGE_BATCH)
+            }
             Err(error) => {
-                tracing::warn!(
-                    target: "idem",
-                    error = ?error.kind(),
-                    "deleting delivered messages failed, trying again later",
-                );
+                if let Some(text) = self.purge_failures.text(&error) {
+                    tracing::warn!(
+                        target: "idem",
+                        error = text,
+                        "deleting delivered messages failed, trying again later",
+                    );
+                }
                 false
             }
         };
@@ -195,13 +205,18 @@ impl MessageSearch {
 impl Search for MessageSearch {
     async fn search(&mut self, tasks: &mut Tasks) -> Found {
         let found = match self.take_messages(tasks).await {
-            Ok(found) => found,
+            Ok(found) => {
+                self.search_failures.reset();
+                found
+            }
             Err(error) => {
-                tracing::warn!(
-                    target: "idem",
-                    %error,
-                    "looking for messages failed, trying again",
-                );
+                if let Some(text) = self.search_failures.text(&error) {
+                    tracing::warn!(
+                        target: "idem",
+                        error = text,
+                        "looking for messages failed, trying again",
+                    );
+                }
                 self.due = Due::default();
                 return Found::Failed;
             }

@@ -9,6 +9,8 @@ mod calls;
 mod clock;
 mod driver;
 mod error;
+#[path = "../../../idem-runtime/src/failure_log.rs"]
+mod failure_log;
 mod leaving;
 mod message;
 mod metrics;

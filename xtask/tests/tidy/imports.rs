@@ -71,6 +71,7 @@ const RUNTIME: Rules = Rules {
         ("timing", &["error", "random"]),
         ("worker", &["error", "random", "timing"]),
         ("purge_clock", &["record"]),
+        ("failure_log", &["error"]),
         (
             "store",
             &[
@@ -82,6 +83,7 @@ const RUNTIME: Rules = Rules {
             &[
                 "codec",
                 "error",
+                "failure_log",
                 "fingerprint",
                 "key",
                 "metrics",
@@ -101,6 +103,7 @@ const RUNTIME: Rules = Rules {
             &[
                 "codec",
                 "error",
+                "failure_log",
                 "fingerprint",
                 "key",
                 "metrics",

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use super::call::{Handler, UnderWay};
 use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::error::causes::with_causes;
+use crate::failure_log::FailureLog;
 use crate::key::Operation;
 use crate::record::{ClaimId, OnCrash, Owner, Record, RecordState};
 use crate::store::{
@@ -20,6 +22,8 @@ const BATCH: usize = 32;
 pub(super) struct RecoverySearch {
     engine: Arc<Engine>,
     handlers: Vec<(Operation, Handler)>,
+    /// One for each handler.
+    failures: Vec<FailureLog>,
     settings: Settings,
     stop: Stop,
     under_way: UnderWay,
@@ -35,15 +39,17 @@ impl Search for RecoverySearch {
             match self.recover(operation, handler, tasks).await {
                 // The next search continues with this operation.
                 Ok(Found::Full) => return Found::Full,
-                Ok(_) => {}
+                Ok(_) => self.failures[self.next].reset(),
                 Err(error) => {
                     failures += 1;
-                    tracing::warn!(
-                        target: "idem",
-                        operation = operation.as_str(),
-                        error = ?error.kind(),
-                        "looking for calls to recover failed, trying again",
-                    );
+                    if let Some(text) = self.failures[self.next].text(&error) {
+                        tracing::warn!(
+                            target: "idem",
+                            operation = operation.as_str(),
+                            error = text,
+                            "looking for calls to recover failed, trying again",
+                        );
+                    }
                 }
             }
             self.next = (self.next + 1) % self.handlers.len();
@@ -65,6 +71,7 @@ impl RecoverySearch {
     ) -> Self {
         Self {
             engine,
+            failures: handlers.iter().map(|_| FailureLog::default()).collect(),
             handlers,
             settings,
             stop,
@@ -125,7 +132,7 @@ impl RecoverySearch {
                     target: "idem",
                     operation = operation.as_str(),
                     record = %input.id,
-                    error = ?error.kind(),
+                    error = with_causes(&error),
                     "a record cannot be recovered as it is, an operator must examine it",
                 );
                 // Postponed, so that this record does not block the ones behind it.

@@ -12,11 +12,11 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Text and time of the last failure that a search logged. A search that keeps failing would otherwise fill the log with
 /// one line.
 #[derive(Debug, Default)]
-pub(super) struct FailureLog(Option<(String, Instant)>);
+pub(crate) struct FailureLog(Option<(String, Instant)>);
 
 impl FailureLog {
     /// Returns the text of a failure with its causes, unless it was logged less than a minute ago.
-    pub(super) fn text(&mut self, error: &StoreError) -> Option<String> {
+    pub(crate) fn text(&mut self, error: &StoreError) -> Option<String> {
         let text = causes::with_causes(error);
         if let Some((last, at)) = &self.0
             && *last == text
@@ -29,7 +29,7 @@ impl FailureLog {
     }
 
     /// Logs the next failure in any case, because there was a success before it.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.0 = None;
     }
 }
