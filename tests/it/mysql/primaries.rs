@@ -2,6 +2,7 @@
 //! keeps the rules of the contract. The case table runs on a pool with connections to all of them (`conformance: on_galera::*`,
 //! `conformance: on_group::*`).
 
+use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use idem_runtime::store::{
 use idem_runtime::{Error, MySqlStore, Store};
 use idem_servers::{GaleraCluster, GroupReplication, Options, Primaries, Server};
 use idem_tests::claims::again;
+use idem_tests::proxy::Proxy;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
@@ -416,6 +418,40 @@ async fn a_galera_node_without_a_majority_refuses_until_it_rejoins() {
     own(&minority, &fresh()).await;
     let loss = finding(&minority, LOSS).await;
     assert_eq!(loss.severity, Severity::Ok, "{loss:?}");
+}
+
+/// Such a node answers a statement that it has not prepared yet as it answers one that waits for a lock in vain.
+#[tokio::test]
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn connections_to_a_galera_node_without_a_majority_are_replaced() {
+    let _nodes = NODES.write().await;
+    let servers = Servers::galera();
+    let address = |node: usize| SocketAddr::from(([127, 0, 0, 1], servers.ports[node]));
+    let proxy = Proxy::start(address(2)).await.unwrap();
+    let options = servers.user.clone().host("127.0.0.1").database("idem");
+    let options = options.port(proxy.address().port());
+    let pool = MySqlPoolOptions::new().test_before_acquire(false);
+    let store = MySqlStore::new(pool.connect_with(options).await.unwrap());
+    store.migrate().await.unwrap();
+
+    GALERA.isolate(2).unwrap();
+    proxy.lead_to(address(0));
+    // The connections are still those to the node that is cut off.
+    let deadline = Instant::now() + PATIENCE;
+    for statement in 0.. {
+        let claim = fresh();
+        let answers = [
+            store.get(&claim.id).await.map(drop),
+            store.claim(&claim).await.map(drop),
+        ];
+        let refused = answers.into_iter().find_map(Result::err);
+        let Some(error) = refused else { break };
+        assert!(error.is_retryable(), "{error:?}");
+        assert!(Instant::now() < deadline, "after {statement}: {error:?}");
+        sleep(Duration::from_millis(50)).await;
+    }
+    GALERA.reconnect(2).unwrap();
+    GALERA.wait_until_complete().unwrap();
 }
 
 /// Check of what a failover loses.

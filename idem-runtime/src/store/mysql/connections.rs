@@ -10,8 +10,11 @@ use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
 use sqlx::{Connection as _, Either, Execute, Executor, MySql, Row as _};
 
-use super::errors::{ENDED, NOT_ALONE, NOT_PREPARED, OverPacket, TX_IN_PROGRESS, number};
+use super::errors::{
+    ENDED, NOT_ALONE, OverPacket, TX_IN_PROGRESS, WAITED_IN_VAIN, is_of_wrong_server, number,
+};
 use super::session::refuse_writes;
+use super::statements::waits_for_locks;
 use crate::store::sql::{Connections, Query, catch_panic, ended};
 
 /// Answer to a statement.
@@ -26,6 +29,7 @@ pub(in crate::store) async fn run(
     pool: &Connections<MySql>,
     query: &Query<'_>,
 ) -> Result<Executed, sqlx::Error> {
+    let text = query.template();
     let query = query.build::<MySql>();
     let run = async {
         let mut connection = pool.acquire().await?;
@@ -41,11 +45,12 @@ pub(in crate::store) async fn run(
             }
             let is_usable = match &answer {
                 Ok(_) => true,
-                // A proxy can lead the next connection to another node, and closing ends a transaction that was left
-                // open.
-                Err(error @ sqlx::Error::Database(_)) => {
-                    number(error).is_none_or(|it| ![NOT_PREPARED, NOT_ALONE].contains(&it))
-                }
+                Err(error @ sqlx::Error::Database(_)) => match number(error) {
+                    // Closing ends the transaction that was left open.
+                    Some(NOT_ALONE) => false,
+                    Some(WAITED_IN_VAIN) => !waits_for_locks(text.as_str()),
+                    _ => !is_of_wrong_server(error),
+                },
                 Err(_) => false,
             };
             if !is_usable {
@@ -124,7 +129,7 @@ async fn refuse_if_too_large(
 }
 
 /// Lock wait time-out, NOWAIT, deadlock, record changed since it was read.
-const MAY_ROLL_BACK: &[u16] = &[1205, 3572, 1213, 1020];
+const MAY_ROLL_BACK: &[u16] = &[WAITED_IN_VAIN, 3572, 1213, 1020];
 
 /// Checks whether the connection is in no transaction any more, and if so makes it refuse writes. Both MySQL and
 /// MariaDB refuse to change the access mode of an open transaction, which reveals whether one is open.

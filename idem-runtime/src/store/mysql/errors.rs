@@ -52,9 +52,21 @@ fn is_deadlock_of_commit(error: &sqlx::Error) -> bool {
         })
 }
 
+/// Returns true if another server may give the answer that this one refuses: it takes no writes, as a replica and a
+/// demoted primary, or it has left its cluster. A failover behind one address breaks no connection, so only a new one can
+/// lead to the right server.
+pub(super) fn is_of_wrong_server(error: &sqlx::Error) -> bool {
+    number(error).is_some_and(|it| {
+        matches!(it, NOT_PREPARED | OFFLINE | 3100 | 3796..=3799)
+            || meaning(it).0 == StoreErrorKind::ReadOnly
+    })
+}
+
 pub(in crate::store) const DUPLICATE: u16 = 1062;
 /// Answer of a node of Galera that has no majority, or no data yet.
-pub(super) const NOT_PREPARED: u16 = 1047;
+const NOT_PREPARED: u16 = 1047;
+/// Answer of a server that accepts no users, as a member that has left its group.
+const OFFLINE: u16 = 3032;
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const DUPLICATE_COLUMN: u16 = 1060;
 /// The value of a variable is invalid: a transaction is open on a connection of the pool, see `statements.rs`.
@@ -65,8 +77,11 @@ pub(super) const ENDED: &[u16] = &[1053, 1927, 4031];
 pub(super) const NO_SAVEPOINT: u16 = 1305;
 /// A transaction is open, so its properties cannot be changed.
 pub(super) const TX_IN_PROGRESS: u16 = 1568;
+/// A statement waited for a lock for too long. On a node of Galera also: it waited in vain for the writes of the others,
+/// which a node without a majority never gets.
+pub(super) const WAITED_IN_VAIN: u16 = 1205;
 /// Answers to a statement that does not wait for a lock: of MySQL, and of MariaDB.
-pub(super) const LOCKED: &[u16] = &[3572, 1205];
+pub(super) const LOCKED: &[u16] = &[3572, WAITED_IN_VAIN];
 const COMMIT_FAILED: u16 = 1180;
 /// Deadlock; record changed since it was read (MariaDB); table definition changed; statement must be prepared again;
 /// rolled back by the certification of Group Replication.
@@ -80,7 +95,7 @@ pub(in crate::store) fn number(error: &sqlx::Error) -> Option<u16> {
 }
 
 pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
-    use StoreErrorKind::{Conflict, Denied, Unavailable};
+    use StoreErrorKind::{Conflict, Denied, ReadOnly, Unavailable};
     match &source {
         sqlx::Error::AnyDriverError(error) if error.is::<Unusable>() => {
             let message = error
@@ -110,7 +125,12 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
         return StoreError::new(Conflict, ROLLED_BACK).with_source(source);
     }
     let number = number(&source);
-    sql::error(source, |_| number.map_or(UNKNOWN, meaning))
+    let error = sql::error(source, |_| number.map_or(UNKNOWN, meaning));
+    match error.kind() {
+        // A failover may be under way. Its connection is closed, and the next one may lead to the new primary.
+        ReadOnly => error.retryable(),
+        _ => error,
+    }
 }
 
 const ROLLED_BACK: &str = "the statement was rolled back in favour of others each time, try again";
@@ -208,7 +228,7 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
             Unavailable,
             "the server has no memory or thread left; give it more, or make the pools of its clients smaller",
         ),
-        3032 => (
+        OFFLINE => (
             Unavailable,
             "the server is in offline mode, as a member that has left its group is; connect to another one, or turn \
              `offline_mode` off",
@@ -255,7 +275,7 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
             "a value is too large for the binary log; raise `max_binlog_cache_size` or lower the limit on results",
         ),
         // The second one is MySQL's answer to a statement that does not wait.
-        1205 | 3572 => (
+        WAITED_IN_VAIN | 3572 => (
             Conflict,
             "another session kept the record locked for too long, or a node of Galera could not catch up with the others, \
              try again",

@@ -36,6 +36,20 @@ macro_rules! synchronized {
     };
 }
 
+/// Setting of a statement that waits for no lock, on MariaDB.
+macro_rules! no_wait {
+    () => {
+        "innodb_lock_wait_timeout = 0"
+    };
+}
+
+/// Returns false for a statement that fails at once if another session holds a lock.
+pub(super) fn waits_for_locks(statement: &str) -> bool {
+    ![no_wait!(), "NOWAIT"]
+        .iter()
+        .any(|it| statement.contains(it))
+}
+
 /// Text that begins a statement with settings, and the text for one that also waits for no lock. A statement can begin in
 /// this way only once. To servers that are not MariaDB it is a comment.
 struct Openings {
@@ -48,7 +62,7 @@ macro_rules! openings {
         Openings {
             any: concat!("/*M! SET STATEMENT ", $($setting!(),)+ " FOR */ "),
             nowait: concat!(
-                "/*M! SET STATEMENT innodb_lock_wait_timeout = 0, ", $($setting!(),)+ " FOR */"
+                "/*M! SET STATEMENT ", no_wait!(), ", ", $($setting!(),)+ " FOR */"
             ),
         }
     };
@@ -145,6 +159,28 @@ mod tests {
         let statements = MySqlStatements::new(Table::default(), On::Pool, false);
         check_statements(MySqlStatements::FILE, &statements.each());
         check_statements(SharedStatements::FILE, &statements.shared.each());
+    }
+
+    #[test]
+    fn statements_for_many_records_and_turns_of_purges_wait_for_no_lock() {
+        let statements = MySqlStatements::new(Table::default(), On::Pool, true);
+        let mut without = Vec::new();
+        for (name, statement) in statements.each() {
+            if !waits_for_locks(statement.as_str()) {
+                without.push(name);
+            }
+        }
+        without.sort_unstable();
+        assert_eq!(
+            without,
+            [
+                "complete_all",
+                "insert_all",
+                "lock",
+                "lock_floor",
+                "purge_turn"
+            ]
+        );
     }
 
     #[test]

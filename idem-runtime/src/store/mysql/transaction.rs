@@ -11,7 +11,7 @@ use super::errors::{LOCKED, error, number, retry_undone};
 use super::settings::Settings;
 use super::statements::MySqlStatements;
 use super::{MySqlStore, connections, galera};
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Observation, Outcome, Owner, Record};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query};
 use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore};
@@ -149,23 +149,44 @@ impl TransactionalStore for MySqlStore {
         observed: Option<&Observation>,
         claim: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
-        let on = InTransaction::new(self, transaction);
+        let answer = InTransaction::new(self, transaction)
+            .claim(observed, claim)
+            .await;
+        // A server without writes has begun the transaction, see `errors::is_of_wrong_server`.
+        if answer
+            .as_ref()
+            .is_err_and(|error| error.kind() == StoreErrorKind::ReadOnly)
+        {
+            transaction.close_on_drop();
+        }
+        answer
+    }
+}
+
+impl InTransaction<'_, MySqlStore, MySqlConnection> {
+    async fn claim(
+        &self,
+        observed: Option<&Observation>,
+        claim: &ClaimRequest,
+    ) -> Result<ClaimInTransaction, StoreError> {
         // This transaction has already locked a record that was observed: a pre-check on another connection would find
         // that lock.
-        if on.is_joined {
-            let mut connection = on.connection.lock().await;
+        if self.is_joined {
+            let mut connection = self.connection.lock().await;
             let session = &mut **connection;
-            self.examine_settings(|| Settings::on(session))
+            self.store
+                .examine_settings(|| Settings::on(session))
                 .await
                 .map_err(error)?;
         }
-        if on.is_joined && observed.is_none() {
+        if self.is_joined && observed.is_none() {
             // Other connections cannot see what the caller's transaction has done.
-            if let Some(record) = sql::read_current(&on, &claim.id).await?.filter(has_ended) {
+            if let Some(record) = sql::read_current(self, &claim.id).await?.filter(has_ended) {
                 return Ok(existing(record.into()));
             }
             // The pre-check takes a connection, and all of the pool may be in transactions that wait for one more.
-            if let Ok(outcome) = tokio::time::timeout(PRECHECK_TIMEOUT, self.precheck(claim)).await
+            if let Ok(outcome) =
+                tokio::time::timeout(PRECHECK_TIMEOUT, self.store.precheck(claim)).await
                 && let Some(outcome) = outcome?
             {
                 return Ok(outcome);
@@ -174,19 +195,17 @@ impl TransactionalStore for MySqlStore {
         // The insert comes before any read: a locking read of an absent row would lock the gap.
         let mut may_be_new = observed.is_none();
         for _ in 0..sql::MAX_CONFLICTS {
-            if may_be_new && let InsertResult::Created(claimed) = insert(&on, claim).await? {
+            if may_be_new && let InsertResult::Created(claimed) = insert(self, claim).await? {
                 return Ok(claimed.into());
             }
-            match on.try_claim_existing(observed, claim).await? {
+            match self.try_claim_existing(observed, claim).await? {
                 Some(outcome) => return Ok(outcome),
                 None => may_be_new = true,
             }
         }
         Err(sql::too_many_conflicts())
     }
-}
 
-impl InTransaction<'_, MySqlStore, MySqlConnection> {
     /// Returns `None` if there is no record.
     async fn try_claim_existing(
         &self,

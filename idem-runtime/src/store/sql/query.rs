@@ -253,6 +253,12 @@ impl<'q> Query<'q> {
             .bytes(payload.map(|it| &*it.bytes))
     }
 
+    /// Text of the statement, without its values.
+    #[cfg(feature = "mysql")]
+    pub(in crate::store) fn template(&self) -> SqlStr {
+        self.statement.text()
+    }
+
     /// Text of the statement with its values as literals. Text and bytes are written in hexadecimal, so no content can
     /// end a literal, under any quoting rules of the session.
     #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -315,7 +315,7 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
 
     /// Closes the connection at the end of the transaction, instead of returning it to its pool. The caller's connection
     /// is left as it is.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(in crate::store) fn close_on_drop(&mut self) {
         if let ConnectionSource::Pool { open, .. } = &mut self.0 {
             open.connection.close_on_drop();
