@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use idem_runtime::Error;
+
 use crate::sql::{AnyPool, Sql};
 
 const TABLE: &str =
@@ -13,6 +15,17 @@ const TABLE_WITH_KEY: &str = "CREATE TABLE ledger (id CHAR(64) NOT NULL DEFAULT 
 
 /// Maximum of connections of a pool.
 const CONNECTIONS: u32 = 10;
+
+/// Errors of a charge whose body does nothing else.
+#[derive(Debug, thiserror::Error)]
+pub enum ChargeError {
+    /// No call, or its outcome is unknown.
+    #[error(transparent)]
+    Idempotency(#[from] Error),
+    /// The effect failed.
+    #[error(transparent)]
+    Ledger(#[from] sqlx::Error),
+}
 
 /// Receipts of the effects, by key: the database does not prevent a key from having two.
 pub type Ledger = BTreeMap<String, Vec<String>>;

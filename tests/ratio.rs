@@ -6,6 +6,18 @@ use std::time::{Duration, Instant};
 pub use idem_report::Limits;
 use idem_report::{Measured, Report};
 
+/// The time that a share of the sorted times did not exceed; zero without times.
+pub fn percentile(sorted: &[Duration], share: f64) -> Duration {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index below the number of times"
+    )]
+    let index = (sorted.len() as f64 * share) as usize;
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(index.min(last)).copied().unwrap_or_default()
+}
+
 /// A function under comparison.
 pub struct Contestant<'a> {
     name: &'a str,

@@ -14,10 +14,10 @@
 
 use std::path::Path;
 
-use idem_runtime::{Error, Idem, PostgresStore, idempotent};
+use idem_runtime::{Idem, PostgresStore, idempotent};
 use idem_servers::{Options, Server};
 use idem_tests::by_hand::{self, ByHand, COMPLETED, CONNECTIONS, completed};
-use idem_tests::ledger::Database as _;
+use idem_tests::ledger::{ChargeError, Database as _};
 use idem_tests::ratio::{Effort, is_asked_for};
 use idem_tests::slow_disk;
 use idem_tests::steady::{self, Contestant};
@@ -27,28 +27,20 @@ use tokio::runtime::Runtime;
 /// Number of tasks that make calls.
 const TASKS: [usize; 4] = [1, 16, 64, 256];
 
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Idempotency(#[from] Error),
-    #[error(transparent)]
-    Ledger(#[from] sqlx::Error),
-}
-
 #[idempotent(key = key, ttl = "24h", name = "bench.call", store = idem)]
-async fn call(idem: &Idem, key: &str) -> Result<u64, Failure> {
+async fn call(idem: &Idem, key: &str) -> Result<u64, ChargeError> {
     Ok(key.len() as u64)
 }
 
 #[idempotent(key = key, ttl = "24h", name = "bench.step", store = idem, attempt = attempt)]
-async fn call_with_step(idem: &Idem, key: &str) -> Result<u64, Failure> {
+async fn call_with_step(idem: &Idem, key: &str) -> Result<u64, ChargeError> {
     attempt
-        .step("step", async || Ok::<_, Failure>(key.len() as u64))
+        .step("step", async || Ok::<_, ChargeError>(key.len() as u64))
         .await
 }
 
 #[idempotent(key = key, ttl = "24h", name = "bench.charge", store = idem, tx = tx)]
-async fn charge(idem: &Idem<PostgresStore>, key: &str) -> Result<u64, Failure> {
+async fn charge(idem: &Idem<PostgresStore>, key: &str) -> Result<u64, ChargeError> {
     PostgresStore::charge(tx, key, "a receipt").await?;
     Ok(34)
 }

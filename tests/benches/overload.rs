@@ -10,11 +10,14 @@
 //! Finally, two handles make the same 5,000 calls at once, each with one step, and repeat those that fail in a way that a
 //! retry may mend.
 //!
-//! The table shows the time per answered call in ratio to the peak, and of the second with the fewest answers how many
-//! there were in ratio to the peak; the median and the slowest of 100 and of 1,000 answers, also without those to calls
-//! that arrived in the last second, of which some are served late, after the overload; how many calls were refused, had
-//! left or failed; how many of the second second after the overload were answered; the log lines a second; the growth of
-//! the process in MB; and the claims that have no owner five seconds later.
+//! The table shows, for each rate:
+//!
+//! - the time per answered call, and the answers of the second that had the fewest, both in ratio to the peak;
+//! - p50, p99 and p99.9 of the answers. The last second is served after the overload, so the table also has the p99.9
+//!   without the calls that arrived in it;
+//! - the calls that were refused, had left or failed;
+//! - the share of calls that were answered in the second second after the overload;
+//! - the log lines a second, the growth of the process in MB, and the claims without an owner five seconds later.
 //!
 //! `cargo bench -p idem-benches --bench overload -- postgres` measures one store.
 #![expect(
@@ -37,9 +40,9 @@ use idem_runtime::{
     Attempt, Call, Error, Idem, MySqlStore, PostgresStore, SqliteStore, idempotent,
 };
 use idem_tests::backends;
-use idem_tests::ledger::Database;
+use idem_tests::ledger::{ChargeError, Database};
 use idem_tests::private::{Kind, Private, Writes};
-use idem_tests::ratio::is_asked_for;
+use idem_tests::ratio::{is_asked_for, percentile};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -270,16 +273,9 @@ async fn running_in(redis: &redis::Client) -> usize {
     }
 }
 
-/// The time that a share of these answers, in their order, did not exceed, in milliseconds.
-fn percentile(times: &[Duration], share: f64) -> f64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "an index below the number of answers"
-    )]
-    let index = (times.len() as f64 * share) as usize;
-    let time = times.get(index.min(times.len().saturating_sub(1)));
-    time.map_or(0.0, |it| it.as_secs_f64() * 1e3)
+/// The time that a share of these answers, in their order, did not exceed.
+fn milliseconds(sorted: &[Duration], share: f64) -> f64 {
+    percentile(sorted, share).as_secs_f64() * 1e3
 }
 
 /// Two handles make the same calls at once, and repeat those that may succeed later.
@@ -349,20 +345,12 @@ fn works(kind: Kind) -> Vec<Work> {
     works
 }
 
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Idempotency(#[from] Error),
-    #[error(transparent)]
-    Ledger(#[from] sqlx::Error),
-}
-
 #[idempotent(key = number, ttl = "24h", name = "bench.insert", store = idem, tx = tx, deadline = deadline)]
 async fn insert<S: Database>(
     idem: &Idem<S>,
     number: u64,
     deadline: Instant,
-) -> Result<u64, Failure> {
+) -> Result<u64, ChargeError> {
     S::charge(tx, &number.to_string(), "a receipt").await?;
     Ok(number)
 }
@@ -379,8 +367,8 @@ async fn transact<S: Database>(address: &str) -> Transact {
         Box::pin(async move {
             match insert(&idem, number, deadline).await {
                 Ok(number) => Ok(number),
-                Err(Failure::Idempotency(error)) => Err(error),
-                Err(Failure::Ledger(error)) => panic!("{error}"),
+                Err(ChargeError::Idempotency(error)) => Err(error),
+                Err(ChargeError::Ledger(error)) => panic!("{error}"),
             }
         })
     })
@@ -435,7 +423,7 @@ async fn measure(kind: Kind, work: Work, directory: &Path) {
         sleep(SETTLED).await;
         let unfinished = bed.unfinished().await;
         let goodput = arrivals.answered.iter().sum::<u64>() as f64 / LASTS.as_secs_f64();
-        let tail = percentile(&arrivals.during, 0.999);
+        let tail = milliseconds(&arrivals.during, 0.999);
         let slowest = arrivals.answered.iter().min().copied().unwrap_or_default() as f64;
         let lines = (LOG_LINES.load(Ordering::Relaxed) - lines) as f64 / LASTS.as_secs_f64();
         let usual = *usual.get_or_insert(tail);
@@ -448,8 +436,8 @@ async fn measure(kind: Kind, work: Work, directory: &Path) {
             arrivals.refused,
             arrivals.left,
             arrivals.failed,
-            percentile(&arrivals.times, 0.5),
-            percentile(&arrivals.times, 0.99),
+            milliseconds(&arrivals.times, 0.5),
+            milliseconds(&arrivals.times, 0.99),
             after.answered,
             peak / 2.0,
             memory() - before,
@@ -459,10 +447,10 @@ async fn measure(kind: Kind, work: Work, directory: &Path) {
             times: vec![1e9 / goodput.max(1e-3)],
             counters: BTreeMap::from([
                 ("answered".to_owned(), goodput / peak),
-                ("p50 ms".to_owned(), percentile(&arrivals.times, 0.5)),
-                ("p99 ms".to_owned(), percentile(&arrivals.times, 0.99)),
+                ("p50 ms".to_owned(), milliseconds(&arrivals.times, 0.5)),
+                ("p99 ms".to_owned(), milliseconds(&arrivals.times, 0.99)),
                 ("p99.9 ms before the last second".to_owned(), tail),
-                ("p99.9 ms".to_owned(), percentile(&arrivals.times, 0.999)),
+                ("p99.9 ms".to_owned(), milliseconds(&arrivals.times, 0.999)),
                 ("slowest second".to_owned(), slowest / peak),
                 ("refused".to_owned(), arrivals.refused as f64),
                 ("left".to_owned(), arrivals.left as f64),

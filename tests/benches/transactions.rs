@@ -16,9 +16,9 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use idem_runtime::{Error, Idem, MySqlStore, PostgresStore, SqliteStore, idempotent};
+use idem_runtime::{Idem, MySqlStore, PostgresStore, SqliteStore, idempotent};
 use idem_servers::{Options, Server};
-use idem_tests::ledger::Database;
+use idem_tests::ledger::{ChargeError, Database};
 use idem_tests::ratio::{Effort, Limits, Table, is_asked_for};
 use idem_tests::slow_disk;
 use sqlx::mysql::MySqlPoolOptions;
@@ -32,14 +32,6 @@ const WAVES: [usize; 3] = [1, 16, 64];
 const CONNECTIONS: u32 = 16;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-#[derive(Debug, thiserror::Error)]
-enum ChargeError {
-    #[error(transparent)]
-    Idempotency(#[from] Error),
-    #[error(transparent)]
-    Ledger(#[from] sqlx::Error),
-}
 
 #[idempotent(key = key, ttl = "24h", name = "bench.charge", store = idem, tx = tx)]
 async fn charge<S: Database>(idem: &Idem<S>, key: &str, receipt: &str) -> Result<u64, ChargeError> {

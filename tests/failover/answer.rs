@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 
+use idem_tests::ledger::ChargeError;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use crate::calls::{CallError, Mode, Witness, refuse, rerun};
+use crate::calls::{Mode, Witness, refuse, rerun};
 use crate::engine::Client;
 
 /// The answer to a call.
@@ -24,7 +25,7 @@ pub(crate) async fn call(
     witness: &Witness,
     mode: Mode,
     key: &str,
-) -> Result<Answer, CallError> {
+) -> Result<Answer, ChargeError> {
     let call = async {
         let answer = match (mode, &client.transactions) {
             (Mode::Tx, Some(transactions)) => transactions.charge(witness, key).await,

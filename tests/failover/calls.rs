@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use idem_runtime::{Attempt, Error, Idem, idempotent};
-use idem_tests::ledger::Database;
+use idem_runtime::{Attempt, Idem, idempotent};
+use idem_tests::ledger::{ChargeError, Database};
 
 /// Kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,15 +37,6 @@ impl Mode {
 const RERUN: &str = "failover.rerun";
 const REFUSE: &str = "failover.refuse";
 const TX: &str = "failover.tx";
-
-/// Errors of a call.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
-    #[error(transparent)]
-    Ledger(#[from] sqlx::Error),
-    #[error(transparent)]
-    Idempotency(#[from] Error),
-}
 
 /// Counts the effects of leased calls, and sees each fencing token. It is in this process, so no server can lose it.
 #[derive(Debug, Default)]
@@ -99,13 +90,21 @@ async fn charge(witness: &Witness, mode: Mode, key: &str, attempt: &Attempt) -> 
 }
 
 #[idempotent(key = key, ttl = "24h", name = RERUN, store = idem, lease = "1s", skip(witness), attempt = attempt)]
-pub(crate) async fn rerun(idem: &Idem, witness: &Witness, key: &str) -> Result<String, CallError> {
+pub(crate) async fn rerun(
+    idem: &Idem,
+    witness: &Witness,
+    key: &str,
+) -> Result<String, ChargeError> {
     Ok(charge(witness, Mode::Rerun, key, &attempt).await)
 }
 
 #[idempotent(key = key, ttl = "24h", name = REFUSE, store = idem, lease = "1s", on_crash = refuse, skip(witness),
              attempt = attempt)]
-pub(crate) async fn refuse(idem: &Idem, witness: &Witness, key: &str) -> Result<String, CallError> {
+pub(crate) async fn refuse(
+    idem: &Idem,
+    witness: &Witness,
+    key: &str,
+) -> Result<String, ChargeError> {
     Ok(charge(witness, Mode::Refuse, key, &attempt).await)
 }
 
@@ -115,7 +114,7 @@ pub(crate) async fn in_transaction<S: Database>(
     idem: &Idem<S>,
     witness: &Witness,
     key: &str,
-) -> Result<String, CallError> {
+) -> Result<String, ChargeError> {
     let receipt = charge(witness, Mode::Tx, key, &attempt).await;
     S::charge(tx, key, &receipt).await?;
     moment().await;

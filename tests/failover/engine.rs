@@ -3,9 +3,9 @@
 use std::pin::Pin;
 
 use idem_runtime::Idem;
-use idem_tests::ledger::{Database, Ledger};
+use idem_tests::ledger::{ChargeError, Database, Ledger};
 
-use crate::calls::{self, CallError, Witness};
+use crate::calls::{self, Witness};
 
 /// A boxed future, for a trait that must be object-safe.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -50,7 +50,7 @@ pub(crate) trait Transactions: Send + Sync {
         &'a self,
         witness: &'a Witness,
         key: &'a str,
-    ) -> BoxFuture<'a, Result<String, CallError>>;
+    ) -> BoxFuture<'a, Result<String, ChargeError>>;
 
     /// Reads the committed effects.
     fn effects(&self) -> BoxFuture<'_, anyhow::Result<Ledger>>;
@@ -66,7 +66,7 @@ impl<S: Database> Transactions for InDatabase<S> {
         &'a self,
         witness: &'a Witness,
         key: &'a str,
-    ) -> BoxFuture<'a, Result<String, CallError>> {
+    ) -> BoxFuture<'a, Result<String, ChargeError>> {
         Box::pin(calls::in_transaction(&self.idem, witness, key))
     }
 

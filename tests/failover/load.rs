@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use idem_runtime::Error;
+use idem_tests::ledger::ChargeError;
 use tokio::task::JoinSet;
 
 use crate::answer::{Answer, call};
-use crate::calls::{CallError, Mode, Witness};
+use crate::calls::{Mode, Witness};
 use crate::engine::{Client, Engine};
 
 /// Processes of the service.
@@ -198,7 +199,7 @@ async fn until_answered(run: &Run, caller: usize, mode: Mode, key: &str) {
             }) => return run.hear(mode, key, |it| it.acknowledged.push(receipt)),
             // The service has warned its operator; this caller asks until the outcome is known.
             Ok(Answer { .. }) => "the value is not acknowledged".to_owned(),
-            Err(CallError::Idempotency(Error::Interrupted)) => {
+            Err(ChargeError::Idempotency(Error::Interrupted)) => {
                 return run.hear(mode, key, |it| it.interrupted += 1);
             }
             Err(error) if may_retry(&error) => format!("{error:?}"),
@@ -216,9 +217,9 @@ async fn until_answered(run: &Run, caller: usize, mode: Mode, key: &str) {
 
 /// Returns true for errors after which a caller repeats its call. An error of the ledger is the body's own: the
 /// transaction was rolled back, and the record with it.
-pub(crate) fn may_retry(error: &CallError) -> bool {
+pub(crate) fn may_retry(error: &ChargeError) -> bool {
     match error {
-        CallError::Ledger(_) | CallError::Idempotency(Error::LeaseLost) => true,
-        CallError::Idempotency(error) => error.is_retryable(),
+        ChargeError::Ledger(_) | ChargeError::Idempotency(Error::LeaseLost) => true,
+        ChargeError::Idempotency(error) => error.is_retryable(),
     }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use idem_runtime::Error;
 use idem_runtime::record::RecordState;
-use idem_tests::ledger::Ledger;
+use idem_tests::ledger::{ChargeError, Ledger};
 
 use crate::answer::call;
-use crate::calls::{CallError, Mode};
+use crate::calls::Mode;
 use crate::load::{Run, may_retry};
 
 /// Longest time for the last call of a key: some leases, and servers that are busy.
@@ -82,7 +82,7 @@ pub(crate) async fn judge(
                 false
             }
             (
-                Err(CallError::Idempotency(Error::Interrupted)),
+                Err(ChargeError::Idempotency(Error::Interrupted)),
                 Some(RecordState::Interrupted | RecordState::Running),
             ) if *mode == Mode::Refuse => {
                 results.interrupted += 1;
@@ -163,7 +163,7 @@ async fn state(run: &Run, mode: Mode, key: &str) -> anyhow::Result<Option<(Recor
 }
 
 /// Calls a key until it is answered.
-async fn last_call(run: &Run, mode: Mode, key: &str) -> Result<String, CallError> {
+async fn last_call(run: &Run, mode: Mode, key: &str) -> Result<String, ChargeError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match call(&run.clients[0], &run.witness, mode, key).await {

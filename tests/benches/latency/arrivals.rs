@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use idem_report::{Measured, Report};
 use idem_tests::private::{Kind, Private};
-use idem_tests::ratio::Effort;
+use idem_tests::ratio::{Effort, percentile};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
@@ -93,17 +93,6 @@ impl Result {
             limits: None,
         }
     }
-}
-
-/// The time that a share of the sorted times did not exceed.
-fn percentile(sorted: &[Duration], share: f64) -> Duration {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "an index below the number of times"
-    )]
-    let index = (sorted.len() as f64 * share) as usize;
-    sorted[index.min(sorted.len() - 1)]
 }
 
 pub(crate) async fn measure(kind: Kind, pair: &Pair, private: &Private, effort: Effort) {

@@ -3,8 +3,8 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use idem_runtime::{Error, Idem, RedisStore, idempotent};
-use idem_tests::ledger::Database;
+use idem_runtime::{Idem, RedisStore, idempotent};
+use idem_tests::ledger::{ChargeError, Database};
 use idem_tests::sql::{AnyPool, Sql};
 use redis::aio::ConnectionManager;
 
@@ -25,26 +25,20 @@ const COMPLETED: u64 = 1000;
 /// Stored form of the result.
 const RESULT: &str = "34";
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    #[error(transparent)]
-    Idempotency(#[from] Error),
-    #[error(transparent)]
-    Ledger(#[from] sqlx::Error),
-}
-
 #[idempotent(key = key, ttl = "24h", name = "bench.call", store = idem)]
-pub(crate) async fn call(idem: &Idem, key: &str) -> Result<u64, Failure> {
+pub(crate) async fn call(idem: &Idem, key: &str) -> Result<u64, ChargeError> {
     Ok(34)
 }
 
 #[idempotent(key = key, ttl = "24h", name = "bench.step", store = idem, attempt = attempt)]
-async fn call_with_step(idem: &Idem, key: &str) -> Result<u64, Failure> {
-    attempt.step("step", async || Ok::<_, Failure>(34)).await
+async fn call_with_step(idem: &Idem, key: &str) -> Result<u64, ChargeError> {
+    attempt
+        .step("step", async || Ok::<_, ChargeError>(34))
+        .await
 }
 
 #[idempotent(key = key, ttl = "24h", name = "bench.charge", store = idem, tx = tx)]
-async fn charge<S: Database>(idem: &Idem<S>, key: &str) -> Result<u64, Failure> {
+async fn charge<S: Database>(idem: &Idem<S>, key: &str) -> Result<u64, ChargeError> {
     S::charge(tx, key, "a receipt").await?;
     Ok(34)
 }

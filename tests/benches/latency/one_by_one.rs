@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use idem_runtime::{Idem, MySqlStore, PostgresStore, RedisStore, SqliteStore, idempotent};
-use idem_tests::ledger::Database;
+use idem_tests::ledger::{ChargeError, Database};
 use idem_tests::private::{Kind, Private};
 use idem_tests::ratio::Effort;
 use idem_tests::steady::{self, Contestant};
 
 use crate::CONNECTIONS;
-use crate::contestants::{
-    COMPLETE, Failure, INSERT, Make, Pair, READ, Work, call, command, on_redis,
-};
+use crate::contestants::{COMPLETE, INSERT, Make, Pair, READ, Work, call, command, on_redis};
 use crate::contestants::{on_sql, statements, tables};
 use crate::network::Network;
 
@@ -21,7 +19,7 @@ use crate::network::Network;
 const TASKS: usize = 64;
 
 #[idempotent(key = key, ttl = "24h", name = "bench.large", store = idem)]
-async fn call_of_size(idem: &Idem, key: &str, size: usize) -> Result<String, Failure> {
+async fn call_of_size(idem: &Idem, key: &str, size: usize) -> Result<String, ChargeError> {
     Ok("x".repeat(size))
 }
 
