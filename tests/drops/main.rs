@@ -55,12 +55,14 @@ fn main() -> Result<ExitCode> {
     let runtime = Arc::clone(&trials.0);
     let mut all = Vec::new();
     each_place! { [] place => all.extend(Tried::trials(&place, &trials)); }
-    all.push(trials.case::<InDatabase<MySqlStore>, _>(
-        &places::mariadb(),
-        "defects",
-        "driver_panic",
-        defects::a_panic_of_the_driver_is_an_error,
-    ));
+    for place in [places::mariadb(), places::mysql()] {
+        all.push(trials.case::<InDatabase<MySqlStore>, _>(
+            &place,
+            "defects",
+            "driver_panic",
+            defects::a_panic_of_the_driver_is_an_error,
+        ));
+    }
     if !arguments.list {
         let (drops, seed) = traffic::settings()?;
         println!("{drops} random drops on each store, with the seed {seed}");

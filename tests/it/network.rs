@@ -44,7 +44,14 @@ impl Line {
     }
 
     async fn maria_db() -> Self {
-        let server = Server::maria_db(&Options::fast()).unwrap();
+        Self::of_my_sql(Server::maria_db(&Options::fast()).unwrap()).await
+    }
+
+    async fn my_sql() -> Self {
+        Self::of_my_sql(Server::my_sql(&Options::fast()).unwrap()).await
+    }
+
+    async fn of_my_sql(server: Server) -> Self {
         let (proxy, url, server) = through_proxy(server).await;
         let pool = MySqlPoolOptions::new()
             .max_connections(1)
@@ -204,6 +211,12 @@ async fn repeated_transitions_are_recognised_on_maria_db() {
 }
 
 #[tokio::test]
+#[ignore = "needs MySQL: cargo xtask test runs it"]
+async fn on_mysql_repeated_transitions_are_recognised() {
+    repeated_transitions_are_recognised(Line::my_sql().await).await;
+}
+
+#[tokio::test]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn repeated_transitions_are_recognised_on_redis() {
     repeated_transitions_are_recognised(Line::redis().await).await;
@@ -219,6 +232,12 @@ async fn calls_have_one_effect_and_one_value_on_postgres() {
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn calls_have_one_effect_and_one_value_on_maria_db() {
     calls_have_one_effect_and_one_value(Line::maria_db().await).await;
+}
+
+#[tokio::test]
+#[ignore = "needs MySQL: cargo xtask test runs it"]
+async fn on_mysql_calls_have_one_effect_and_one_value() {
+    calls_have_one_effect_and_one_value(Line::my_sql().await).await;
 }
 
 #[tokio::test]

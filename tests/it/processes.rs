@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use idem_runtime::Idem;
 use idem_runtime::record::Record;
+use idem_tests::places::{Backend, Files, Place};
 use idem_tests::{backends, until};
-use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
@@ -21,48 +21,18 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_caller");
 /// Longest wait for the next line of another process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A store with a URL that other processes can open.
-struct Place {
+/// Records that other processes can open as well.
+struct Home {
     address: String,
-    _directory: Option<TempDir>,
+    _files: Files,
 }
 
-impl Place {
-    /// A file that does not exist yet.
-    fn sqlite() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+impl Home {
+    async fn of<S: Backend>(place: Place<S>) -> Self {
         Self {
-            address: format!("sqlite://{}", directory.path().join("idem.db").display()),
-            _directory: Some(directory),
+            address: S::address(&place.home().await.unwrap()).unwrap(),
+            _files: place.files(),
         }
-    }
-
-    fn at(address: String) -> Self {
-        Self {
-            address,
-            _directory: None,
-        }
-    }
-
-    /// An empty database.
-    async fn postgres() -> Self {
-        let pool = backends::postgres().await.unwrap();
-        let url = sqlx::ConnectOptions::to_url_lossy(&*pool.connect_options());
-        pool.close().await;
-        Self::at(url.into())
-    }
-
-    /// An empty database.
-    async fn mysql() -> Self {
-        let pool = backends::mariadb().await.unwrap();
-        let url = sqlx::ConnectOptions::to_url_lossy(&*pool.connect_options());
-        pool.close().await;
-        Self::at(url.into())
-    }
-
-    /// A Redis server that is shared with other tests, so keys must be unique.
-    fn redis() -> Self {
-        Self::at(backends::variable(backends::REDIS).unwrap())
     }
 
     async fn open(&self) -> Idem {

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::records::{HOUR, outcome, own};
 
-mod mysql;
+mod my_sql;
 mod postgres;
 mod redis;
 mod sqlite;

@@ -386,7 +386,7 @@ fn skipped(run: &Run) -> Vec<&'static str> {
     let are_installed = Release::ALL.iter().all(|it| it.programs().is_ok());
     let optional = [
         (run.has_var(MYSQL), "::mysql::"),
-        (Release::MY_SQL.programs().is_ok(), "on_mysql_"),
+        (Release::MY_SQL.programs().is_ok(), "on_mysql"),
         (are_installed, "newest::"),
     ];
     let left_out = optional.into_iter().filter(|(is_there, _)| !is_there);

@@ -246,8 +246,22 @@ fn through_a_pooler(server: &Server, place: &Place) {
 
 #[tokio::test]
 #[ignore = "IDEM_TEST_MARIADB_URL"]
-async fn mysql() {
-    let place = Place::open(places::mariadb()).await;
+async fn mariadb() {
+    on_my_sql(Place::open(places::mariadb()).await).await;
+}
+
+mod mysql {
+    use super::*;
+
+    #[tokio::test]
+    #[ignore = "IDEM_TEST_MYSQL_URL"]
+    async fn newest() {
+        on_my_sql(Place::open(places::mysql()).await).await;
+    }
+}
+
+/// On MariaDB or MySQL.
+async fn on_my_sql(place: Place) {
     let table = place.options[1].clone();
     let user = unique()[..20].to_owned();
     let store = MySqlStore::connect(&place.url).await.unwrap();

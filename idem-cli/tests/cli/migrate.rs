@@ -216,8 +216,22 @@ async fn postgres() {
 
 #[tokio::test]
 #[ignore = "IDEM_TEST_MARIADB_URL"]
-async fn mysql() {
-    let place = Place::open(places::mariadb()).await;
+async fn mariadb() {
+    on_my_sql(Place::open(places::mariadb()).await).await;
+}
+
+mod mysql {
+    use super::*;
+
+    #[tokio::test]
+    #[ignore = "IDEM_TEST_MYSQL_URL"]
+    async fn newest() {
+        on_my_sql(Place::open(places::mysql()).await).await;
+    }
+}
+
+/// On MariaDB or MySQL.
+async fn on_my_sql(place: Place) {
     let store = MySqlStore::connect(&place.url).await.unwrap();
     let pool = store.pool();
     let (one, other) = (unique(), unique());

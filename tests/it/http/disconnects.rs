@@ -7,12 +7,14 @@ use axum::extract::Request;
 use futures_util::{StreamExt as _, poll, stream};
 use idem_runtime::conformance::faults::{Gate, Op};
 use idem_runtime::http::Drain;
-use idem_runtime::{MySqlStore, PostgresStore, SqliteStore};
-use idem_tests::backends;
+use idem_tests::on_stores;
+use idem_tests::places::shared;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 
 use super::*;
+
+on_stores! { [] shared: retries_of_cut_requests_are_answered }
 
 struct Service {
     idem: Idem<Store>,
@@ -113,7 +115,7 @@ async fn no_key_is_claimed_if_the_client_leaves_before_the_body_has_arrived() {
 
 /// Closes connections up to 12 ms after their request was sent, which is about the time of the claim. Afterwards each key
 /// gets a response immediately. The lease is much longer than this test.
-async fn retries_of_cut_requests_are_answered(idem: Idem) {
+async fn retries_of_cut_requests_are_answered(store: Arc<dyn idem_runtime::Store>) {
     const KEYS: usize = 300;
     const CONNECTIONS: usize = 24;
     let runs: Arc<Mutex<HashMap<String, u32>>> = Arc::default();
@@ -122,6 +124,7 @@ async fn retries_of_cut_requests_are_answered(idem: Idem) {
         *seen.lock().unwrap().entry(key).or_default() += 1;
         async { "done" }
     };
+    let idem = Idem::new(store).erased();
     let layer = IdempotencyLayer::builder(&idem, "test.http", TTL, unscoped())
         .lease(Duration::from_secs(600))
         .build()
@@ -154,31 +157,6 @@ async fn retries_of_cut_requests_are_answered(idem: Idem) {
     let runs = runs.lock().unwrap();
     assert_eq!(runs.len(), KEYS);
     assert!(runs.values().all(|runs| *runs == 1), "{runs:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn retries_of_cut_requests_are_answered_on_sqlite() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(folder.path().join("idem.db"))
-        .await
-        .unwrap();
-    retries_of_cut_requests_are_answered(Idem::new(store).erased()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn retries_of_cut_requests_are_answered_on_postgres() {
-    let store = PostgresStore::new(backends::postgres().await.unwrap());
-    store.migrate().await.unwrap();
-    retries_of_cut_requests_are_answered(Idem::new(store).erased()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn retries_of_cut_requests_are_answered_on_mysql() {
-    let store = MySqlStore::new(backends::mariadb().await.unwrap());
-    store.migrate().await.unwrap();
-    retries_of_cut_requests_are_answered(Idem::new(store).erased()).await;
 }
 
 /// A client that sends `Expect: 100-continue` is refused before it sends its body.

@@ -14,6 +14,38 @@ use crate::records::HOUR;
 
 const PACKET: usize = 1 << 20;
 
+/// Makes a test of each case on a private MariaDB, and on a private MySQL.
+macro_rules! on_servers {
+    ($($case:ident),+ $(,)?) => {
+        mod on_mariadb {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                #[ignore = "needs MariaDB: cargo xtask test runs it"]
+                async fn $case() {
+                    super::$case(super::Server::maria_db(&super::Options::fast()).unwrap()).await;
+                }
+            )+
+        }
+
+        mod on_mysql {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                #[ignore = "needs MySQL: cargo xtask test runs it"]
+                async fn $case() {
+                    super::$case(super::Server::my_sql(&super::Options::fast()).unwrap()).await;
+                }
+            )+
+        }
+    };
+}
+
+on_servers! {
+    a_result_over_a_packet_is_committed_as_unrecorded_with_its_effect,
+    a_joined_call_with_a_large_result_keeps_the_callers_transaction,
+    a_step_with_a_large_result_is_rolled_back_and_named,
+    a_leased_call_with_a_large_result_runs_once,
+}
+
 fn call(key: &str) -> Call {
     Call::new("packets", key, &1, HOUR)
 }
@@ -29,8 +61,7 @@ async fn effects(pool: &MySqlPool) -> i64 {
 }
 
 /// A server of its own, because its limit holds for all sessions.
-async fn small_packets() -> (Server, MySqlPool, Idem<MySqlStore>) {
-    let server = Server::maria_db(&Options::fast()).unwrap();
+async fn small_packets(server: Server) -> (Server, MySqlPool, Idem<MySqlStore>) {
     server
         .query(&format!("SET GLOBAL max_allowed_packet = {PACKET}"))
         .unwrap();
@@ -44,10 +75,8 @@ async fn small_packets() -> (Server, MySqlPool, Idem<MySqlStore>) {
     (server, pool, idem)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_result_over_a_packet_is_committed_as_unrecorded_with_its_effect() {
-    let (_server, pool, idem) = small_packets().await;
+async fn a_result_over_a_packet_is_committed_as_unrecorded_with_its_effect(server: Server) {
+    let (_server, pool, idem) = small_packets(server).await;
     for (key, size) in [("fits", PACKET / 2 + 1), ("too-large", 3 * PACKET / 2)] {
         let before = effects(&pool).await;
         let run = async || {
@@ -74,10 +103,8 @@ async fn a_result_over_a_packet_is_committed_as_unrecorded_with_its_effect() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_joined_call_with_a_large_result_keeps_the_callers_transaction() {
-    let (_server, pool, idem) = small_packets().await;
+async fn a_joined_call_with_a_large_result_keeps_the_callers_transaction(server: Server) {
+    let (_server, pool, idem) = small_packets(server).await;
     // Sent as text, in hexadecimal.
     for (key, size) in [("over-half", PACKET * 6 / 10), ("over", 2 * PACKET)] {
         let before = effects(&pool).await;
@@ -103,10 +130,8 @@ async fn a_joined_call_with_a_large_result_keeps_the_callers_transaction() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_step_with_a_large_result_is_rolled_back_and_named() {
-    let (_server, pool, idem) = small_packets().await;
+async fn a_step_with_a_large_result_is_rolled_back_and_named(server: Server) {
+    let (_server, pool, idem) = small_packets(server).await;
     let refused = idem
         .run_with(call("k"), RunOptions::new(), async |attempt| {
             let step = attempt.step_tx(&idem, "large", async |tx| {
@@ -124,10 +149,8 @@ async fn a_step_with_a_large_result_is_rolled_back_and_named() {
     assert_eq!(effects(&pool).await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_leased_call_with_a_large_result_runs_once() {
-    let (_server, _pool, idem) = small_packets().await;
+async fn a_leased_call_with_a_large_result_runs_once(server: Server) {
+    let (_server, _pool, idem) = small_packets(server).await;
     let runs = AtomicU32::new(0);
     let run = async || {
         idem.run(call("leased").lease(Duration::from_secs(10)), async || {

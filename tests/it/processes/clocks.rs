@@ -7,12 +7,15 @@ use idem_runtime::record::{Record, RecordState};
 use idem_runtime::{Call, Error, Idem};
 use idem_servers::{Options, Server};
 use idem_tests::backends::OPERATION;
-use idem_tests::until;
+use idem_tests::places::Files;
+use idem_tests::{on_stores, until};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 
-use super::{Caller, PROGRAM, Place, record, unique_key};
+use super::{Caller, Home, PROGRAM, record, unique_key};
 use crate::records::end_lease;
+
+on_stores! { [server versions] Home::of: the_clock_of_the_server_decides }
 
 const LONG: Duration = Duration::from_secs(600);
 /// Retention of a record that the test lets expire.
@@ -29,12 +32,9 @@ fn apart(hours: &str, arguments: &[&str]) -> Caller {
     Caller::run(&mut command)
 }
 
-fn call_apart(hours: &str, place: &Place, key: &str, ttl: Duration) -> Caller {
+fn call_apart(hours: &str, home: &Home, key: &str, ttl: Duration) -> Caller {
     let [lease, ttl] = [LONG, ttl].map(|it| it.as_millis().to_string());
-    apart(
-        hours,
-        &["call", &place.address, key, &lease, &ttl, "theirs"],
-    )
+    apart(hours, &["call", &home.address, key, &lease, &ttl, "theirs"])
 }
 
 async fn ours(
@@ -54,8 +54,8 @@ fn assert_times(record: &Record) {
     assert!(left <= LONG && left > LONG / 2, "{record:?}");
 }
 
-async fn the_clock_of_the_server_decides(place: Place) {
-    let idem = place.open().await;
+async fn the_clock_of_the_server_decides(home: Home) {
+    let idem = home.open().await;
     for hours in ["+5h", "-5h"] {
         let clock: u64 = apart(hours, &["clock"]).next_line().await.parse().unwrap();
         let now = SystemTime::now()
@@ -69,7 +69,7 @@ async fn the_clock_of_the_server_decides(place: Place) {
 
         // Its lease is valid for our process, though the clocks differ.
         let key = unique_key();
-        let mut owner = call_apart(hours, &place, &key, LONG);
+        let mut owner = call_apart(hours, &home, &key, LONG);
         assert_eq!(owner.next_line().await, "running", "{hours}");
         assert_times(&record(&idem, &key).await.unwrap());
         let answer = ours(&idem, &key, async || panic!("the key is claimed")).await;
@@ -87,7 +87,7 @@ async fn the_clock_of_the_server_decides(place: Place) {
 
         // When the other process is killed, we take over once its lease has ended, and not before.
         let key = unique_key();
-        let mut owner = call_apart(hours, &place, &key, LONG);
+        let mut owner = call_apart(hours, &home, &key, LONG);
         assert_eq!(owner.next_line().await, "running", "{hours}");
         drop(owner);
         let running = record(&idem, &key).await.unwrap();
@@ -115,10 +115,10 @@ async fn the_clock_of_the_server_decides(place: Place) {
             }
         });
         has_begun.await.unwrap();
-        let mut duplicate = call_apart(hours, &place, &key, LONG);
+        let mut duplicate = call_apart(hours, &home, &key, LONG);
         assert_eq!(duplicate.next_line().await, "in-flight", "{hours}");
         let kept_by_its_purge = async |state| {
-            let said = apart(hours, &["purge", &place.address]).next_line().await;
+            let said = apart(hours, &["purge", &home.address]).next_line().await;
             assert!(said.starts_with("purged "), "{said}");
             assert_eq!(record(&idem, &key).await.unwrap().state, state, "{hours}");
         };
@@ -126,14 +126,14 @@ async fn the_clock_of_the_server_decides(place: Place) {
         finish.send(()).unwrap();
         assert_eq!(calling.await.unwrap().unwrap(), "ours");
         kept_by_its_purge(RecordState::Completed).await;
-        let mut duplicate = call_apart(hours, &place, &key, LONG);
+        let mut duplicate = call_apart(hours, &home, &key, LONG);
         assert_eq!(duplicate.next_line().await, "replayed ours", "{hours}");
 
         // It takes over from an owner with our clock whose lease has expired, and runs again a call whose record has
         // expired by the server's clock.
         let key = unique_key();
         let long = LONG.as_millis().to_string();
-        let words = ["call", &place.address, &key, &long, &long, "nobody's"];
+        let words = ["call", &home.address, &key, &long, &long, "nobody's"];
         let mut owner = Caller::start(&words);
         assert_eq!(owner.next_line().await, "running");
         drop(owner);
@@ -141,7 +141,7 @@ async fn the_clock_of_the_server_decides(place: Place) {
             .await
             .unwrap();
         let executes = async |attempt| {
-            let mut next = call_apart(hours, &place, &key, SHORT);
+            let mut next = call_apart(hours, &home, &key, SHORT);
             assert_eq!(next.next_line().await, "running", "{hours}, {attempt}");
             let running = record(&idem, &key).await.unwrap();
             assert_eq!(running.attempt, attempt, "{hours}");
@@ -158,22 +158,14 @@ async fn the_clock_of_the_server_decides(place: Place) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL and libfaketime: cargo xtask test runs it"]
-async fn a_clock_set_apart_from_that_of_postgres() {
-    the_clock_of_the_server_decides(Place::postgres().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MariaDB and libfaketime: cargo xtask test runs it"]
-async fn a_clock_set_apart_from_that_of_maria_db() {
-    the_clock_of_the_server_decides(Place::mysql().await).await;
-}
-
 /// On a dedicated server, since a purge examines every record.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis and libfaketime: cargo xtask test runs it"]
 async fn a_clock_set_apart_from_that_of_redis() {
     let server = Server::redis(&Options::fast()).unwrap();
-    the_clock_of_the_server_decides(Place::at(server.url())).await;
+    let home = Home {
+        address: server.url(),
+        _files: Files::default(),
+    };
+    the_clock_of_the_server_decides(home).await;
 }

@@ -5,27 +5,33 @@ use std::time::Duration;
 use idem_runtime::record::RecordState;
 use idem_runtime::{Call, Error, Idem};
 use idem_tests::backends::OPERATION;
-use idem_tests::until;
+use idem_tests::{on_stores, places, until};
 use tokio::sync::oneshot;
 
-use super::{Caller, Place, record, unique_key};
+use super::{Caller, Home, record, unique_key};
 use crate::records::end_lease;
+
+on_stores! { [versions] Home::of:
+    a_paused_owner_gets_the_stored_outcome,
+    a_paused_owner_loses_its_lease,
+    a_paused_owner_may_complete_late,
+}
 
 const TTL: Duration = Duration::from_secs(600);
 const LEASE: Duration = TTL;
 
 /// Starts an owner in another process, and pauses it in its body.
-async fn paused_owner(place: &Place, key: &str, lease: Duration) -> Caller {
+async fn paused_owner(home: &Home, key: &str, lease: Duration) -> Caller {
     let [lease, ttl] = [lease, TTL].map(|it| it.as_millis().to_string());
-    let mut owner = Caller::start(&["call", &place.address, key, &lease, &ttl, "theirs"]);
+    let mut owner = Caller::start(&["call", &home.address, key, &lease, &ttl, "theirs"]);
     assert_eq!(owner.next_line().await, "running");
     owner.pause().await;
     owner
 }
 
 /// Starts an owner in another process, pauses it in its body, and ends its lease.
-async fn silent_owner(place: &Place, idem: &Idem, key: &str) -> Caller {
-    let owner = paused_owner(place, key, LEASE).await;
+async fn silent_owner(home: &Home, idem: &Idem, key: &str) -> Caller {
+    let owner = paused_owner(home, key, LEASE).await;
     end_lease(idem.store(), &record(idem, key).await.unwrap())
         .await
         .unwrap();
@@ -43,9 +49,9 @@ async fn ours(
 }
 
 /// Another process took over and has an outcome: the paused owner gets the same one.
-async fn a_paused_owner_gets_the_stored_outcome(place: Place) {
-    let (idem, key) = (place.open().await, unique_key());
-    let mut owner = silent_owner(&place, &idem, &key).await;
+async fn a_paused_owner_gets_the_stored_outcome(home: Home) {
+    let (idem, key) = (home.open().await, unique_key());
+    let mut owner = silent_owner(&home, &idem, &key).await;
     let value = ours(&idem, &key, async || Ok("ours".to_owned())).await;
     assert_eq!(value.unwrap(), "ours");
     owner.resume().await;
@@ -58,9 +64,9 @@ async fn a_paused_owner_gets_the_stored_outcome(place: Place) {
 }
 
 /// Another process took over and still runs: the paused owner gets an error, and its result is not recorded.
-async fn loses_its_lease(place: Place) {
-    let (idem, key) = (place.open().await, unique_key());
-    let mut owner = silent_owner(&place, &idem, &key).await;
+async fn a_paused_owner_loses_its_lease(home: Home) {
+    let (idem, key) = (home.open().await, unique_key());
+    let mut owner = silent_owner(&home, &idem, &key).await;
     let (running, has_begun) = oneshot::channel();
     let (finish, finished) = oneshot::channel();
     let taking_over = tokio::spawn({
@@ -88,10 +94,10 @@ async fn loses_its_lease(place: Place) {
 
 /// No other owner took over: an owner may complete even if its lease has expired. The lease ends in real time here, by the
 /// clocks of the server and of the owner. Nobody else claims the key, so a slow owner loses nothing.
-async fn is_accepted(place: Place) {
+async fn a_paused_owner_may_complete_late(home: Home) {
     const SHORT_LEASE: Duration = Duration::from_millis(400);
-    let (idem, key) = (place.open().await, unique_key());
-    let mut owner = paused_owner(&place, &key, SHORT_LEASE).await;
+    let (idem, key) = (home.open().await, unique_key());
+    let mut owner = paused_owner(&home, &key, SHORT_LEASE).await;
     until(async || record(&idem, &key).await.unwrap().is_lapsed()).await;
     owner.resume().await;
     owner.proceed().await;
@@ -103,32 +109,11 @@ async fn is_accepted(place: Place) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_owner_on_sqlite() {
-    a_paused_owner_gets_the_stored_outcome(Place::sqlite()).await;
-    loses_its_lease(Place::sqlite()).await;
-    is_accepted(Place::sqlite()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn a_paused_owner_on_postgres() {
-    a_paused_owner_gets_the_stored_outcome(Place::postgres().await).await;
-    loses_its_lease(Place::postgres().await).await;
-    is_accepted(Place::postgres().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn a_paused_owner_on_maria_db() {
-    a_paused_owner_gets_the_stored_outcome(Place::mysql().await).await;
-    loses_its_lease(Place::mysql().await).await;
-    is_accepted(Place::mysql().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs Redis: cargo xtask test runs it"]
+#[ignore = "needs Redis and a Redis Cluster: cargo xtask test runs it"]
 async fn a_paused_owner_on_redis() {
-    a_paused_owner_gets_the_stored_outcome(Place::redis()).await;
-    loses_its_lease(Place::redis()).await;
-    is_accepted(Place::redis()).await;
+    for place in [places::redis(), places::redis_cluster()] {
+        a_paused_owner_gets_the_stored_outcome(Home::of(place.clone()).await).await;
+        a_paused_owner_loses_its_lease(Home::of(place.clone()).await).await;
+        a_paused_owner_may_complete_late(Home::of(place).await).await;
+    }
 }

@@ -5,13 +5,29 @@ use std::time::Duration;
 use idem_runtime::advanced::RunOptions;
 use idem_runtime::key::RecordId;
 use idem_runtime::record::{Record, RecordState};
-use idem_runtime::{Call, Error, Idem, MySqlStore, PostgresStore, SqliteStore};
+use idem_runtime::{Call, Error, Idem, SqliteStore};
 use idem_tests::backends::OPERATION;
 use idem_tests::claims::{end_lease, identity};
 use idem_tests::ledger::Database;
-use idem_tests::until;
+use idem_tests::places::{self, Place};
+use idem_tests::sql::AnyPool;
+use idem_tests::{on_stores, until};
 
-use super::{Caller, Place, unique_key};
+use super::{Caller, Home, unique_key};
+
+on_stores! { [versions] Shop::of:
+    a_pause_before_the_commit_changes_nothing,
+    a_step_of_a_killed_process_is_committed_or_rolled_back,
+}
+
+mod servers {
+    use super::*;
+
+    on_stores! { [server versions] Shop::of:
+        a_connection_closed_during_a_pause_is_rolled_back,
+        a_step_cannot_commit_after_a_takeover,
+    }
+}
 
 /// Time-out of the store and of a busy file, in milliseconds.
 const TIMEOUT: u64 = 200;
@@ -19,21 +35,22 @@ const TTL: Duration = Duration::from_secs(600);
 
 /// A database with a ledger, and this process's handle on it.
 struct Shop<S: Database> {
-    place: Place,
+    home: Home,
     idem: Idem<S>,
     pool: S::Pool,
 }
 
 impl<S: Database> Shop<S> {
-    async fn at(place: Place) -> Self {
-        let (store, pool) = S::connect(&place.address).await.unwrap();
+    async fn of(place: Place<S>) -> Self {
+        let home = Home::of(place).await;
+        let (store, pool) = S::connect(&home.address).await.unwrap();
         store.make_ledger(&pool).await.unwrap();
         let timeout = Duration::from_millis(TIMEOUT);
         let idem = Idem::builder(store)
             .store_timeout(timeout)
             .store_patience(timeout)
             .build();
-        Self { place, idem, pool }
+        Self { home, idem, pool }
     }
 
     /// Committed receipts of a key.
@@ -82,14 +99,7 @@ impl<S: Database> Shop<S> {
     async fn transacting(&self, key: &str, sql: &str) -> Caller {
         // It has to connect first.
         let timeout = (5 * TIMEOUT).to_string();
-        let arguments = [
-            "transact",
-            &self.place.address,
-            key,
-            &timeout,
-            sql,
-            "theirs",
-        ];
+        let arguments = ["transact", &self.home.address, key, &timeout, sql, "theirs"];
         let mut caller = Caller::start(&arguments);
         assert_eq!(caller.next_line().await, "running");
         caller
@@ -98,7 +108,7 @@ impl<S: Database> Shop<S> {
     /// Starts another process, and stops it between the effect of its step and the step's commit.
     async fn stepping(&self, key: &str, lease: Duration) -> Caller {
         let lease = lease.as_millis().to_string();
-        let arguments = ["step", &self.place.address, key, &lease, "theirs"];
+        let arguments = ["step", &self.home.address, key, &lease, "theirs"];
         let mut caller = Caller::start(&arguments);
         assert_eq!(caller.next_line().await, "running");
         caller
@@ -120,8 +130,8 @@ async fn at_last(mut call: impl AsyncFnMut() -> Result<String, Error>) -> String
 }
 
 /// There is no lease to lose: a concurrent caller gets a retryable error, and the commit is the only effect.
-async fn a_pause_before_the_commit_changes_nothing<S: Database>(place: Place) {
-    let (shop, key) = (Shop::<S>::at(place).await, unique_key());
+async fn a_pause_before_the_commit_changes_nothing<S: Database>(shop: Shop<S>) {
+    let key = unique_key();
     let mut owner = shop.transacting(&key, "").await;
     owner.pause().await;
     // Long compared with every time-out: this tests elapsed time.
@@ -139,11 +149,15 @@ async fn a_pause_before_the_commit_changes_nothing<S: Database>(place: Place) {
 
 /// The server does not wait for the paused process. It rolls the transaction back, and the call that ran in the
 /// meantime is the only effect.
-async fn a_connection_closed_during_a_pause_is_rolled_back<S: Database>(
-    place: Place,
-    closing: &str,
-) {
-    let (shop, key) = (Shop::<S>::at(place).await, unique_key());
+async fn a_connection_closed_during_a_pause_is_rolled_back<S: Database>(shop: Shop<S>) {
+    // Longer than the other process needs for its next statement on a busy machine.
+    let closing = match S::any(&shop.pool) {
+        AnyPool::MySql(_) => "SET SESSION wait_timeout = 3",
+        AnyPool::Postgres(_) | AnyPool::Sqlite(_) => {
+            "SET idle_in_transaction_session_timeout = '3s'"
+        }
+    };
+    let key = unique_key();
     let mut owner = shop.transacting(&key, closing).await;
     owner.pause().await;
     assert_eq!(at_last(async || shop.transact(&key).await).await, "ours");
@@ -154,14 +168,13 @@ async fn a_connection_closed_during_a_pause_is_rolled_back<S: Database>(
     assert_eq!(owner.next_line().await, "store");
     assert_eq!(shop.receipts(&key).await, ["ours"]);
     // It retries, because the error is retryable, and has time to connect.
-    let again = ["transact", &shop.place.address, &key, "30000", "", "theirs"];
+    let again = ["transact", &shop.home.address, &key, "30000", "", "theirs"];
     assert_eq!(Caller::start(&again).next_line().await, "replayed ours");
     assert_eq!(shop.receipts(&key).await, ["ours"]);
 }
 
 /// Killed before the commit, the step has not happened; killed after it, the step does not run again.
-async fn a_step_of_a_killed_process_is_committed_or_rolled_back<S: Database>(place: Place) {
-    let shop = Shop::<S>::at(place).await;
+async fn a_step_of_a_killed_process_is_committed_or_rolled_back<S: Database>(shop: Shop<S>) {
     let (before, after) = (unique_key(), unique_key());
     // Dropped, it is killed.
     drop(shop.stepping(&before, TTL).await);
@@ -179,8 +192,8 @@ async fn a_step_of_a_killed_process_is_committed_or_rolled_back<S: Database>(pla
 }
 
 /// Another process takes over while the step runs, and its own step is the only effect.
-async fn a_step_cannot_commit_after_a_takeover<S: Database>(place: Place) {
-    let (shop, key) = (Shop::<S>::at(place).await, unique_key());
+async fn a_step_cannot_commit_after_a_takeover<S: Database>(shop: Shop<S>) {
+    let key = unique_key();
     let mut owner = shop.stepping(&key, TTL).await;
     owner.pause().await;
     shop.end_lease(&key).await;
@@ -198,9 +211,9 @@ async fn a_step_cannot_commit_after_a_takeover<S: Database>(place: Place) {
 
 /// No other process can write during the transaction, so none can take over: the step is the only effect. The lease ends
 /// in real time, because the file is locked. Whether its owner notices makes no difference.
-async fn a_paused_step_keeps_its_lock_on_the_file<S: Database>(place: Place) {
+async fn a_paused_step_keeps_its_lock_on_the_file(shop: Shop<SqliteStore>) {
     const SHORT_LEASE: Duration = Duration::from_millis(400);
-    let (shop, key) = (Shop::<S>::at(place).await, unique_key());
+    let key = unique_key();
     let mut owner = shop.stepping(&key, SHORT_LEASE).await;
     owner.pause().await;
     tokio::time::sleep(Duration::from_millis(10 * TIMEOUT)).await;
@@ -225,35 +238,6 @@ async fn a_paused_step_keeps_its_lock_on_the_file<S: Database>(place: Place) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_sqlite() {
-    a_pause_before_the_commit_changes_nothing::<SqliteStore>(Place::sqlite()).await;
-    a_step_of_a_killed_process_is_committed_or_rolled_back::<SqliteStore>(Place::sqlite()).await;
-    a_paused_step_keeps_its_lock_on_the_file::<SqliteStore>(Place::sqlite()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn on_postgres() {
-    a_pause_before_the_commit_changes_nothing::<PostgresStore>(Place::postgres().await).await;
-    // Longer than the other process needs for its next statement on a busy machine.
-    let closing = "SET idle_in_transaction_session_timeout = '3s'";
-    let place = Place::postgres().await;
-    a_connection_closed_during_a_pause_is_rolled_back::<PostgresStore>(place, closing).await;
-    a_step_of_a_killed_process_is_committed_or_rolled_back::<PostgresStore>(
-        Place::postgres().await,
-    )
-    .await;
-    a_step_cannot_commit_after_a_takeover::<PostgresStore>(Place::postgres().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MariaDB: cargo xtask test runs it"]
-async fn on_maria_db() {
-    a_pause_before_the_commit_changes_nothing::<MySqlStore>(Place::mysql().await).await;
-    let place = Place::mysql().await;
-    let closing = "SET SESSION wait_timeout = 3";
-    a_connection_closed_during_a_pause_is_rolled_back::<MySqlStore>(place, closing).await;
-    a_step_of_a_killed_process_is_committed_or_rolled_back::<MySqlStore>(Place::mysql().await)
-        .await;
-    a_step_cannot_commit_after_a_takeover::<MySqlStore>(Place::mysql().await).await;
+async fn a_paused_step_on_sqlite() {
+    a_paused_step_keeps_its_lock_on_the_file(Shop::of(places::sqlite()).await).await;
 }

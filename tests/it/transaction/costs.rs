@@ -159,8 +159,8 @@ async fn asked(pool: &MySqlPool, name: &str) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn a_call_is_six_exchanges_on_mysql_and_a_replay_one_that_writes_nothing() {
+#[ignore = "needs MariaDB: cargo xtask test runs it"]
+async fn a_call_is_six_exchanges_on_maria_db_and_a_replay_one_that_writes_nothing() {
     let place = Database::open(places::mariadb()).await;
     let pool = MySqlPoolOptions::new()
         .max_connections(1)

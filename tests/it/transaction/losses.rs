@@ -1,6 +1,7 @@
 //! Messages that a network loses, and transactions that a database rolls back itself.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +9,10 @@ use futures_util::future::join;
 use idem_runtime::advanced::RunOptions;
 use idem_runtime::{Attempt, Call, Error, Idem, MySqlStore, PostgresStore};
 use idem_servers::{Options, Server};
-use idem_tests::places;
 use idem_tests::proxy::{Loss, Proxy};
-use idem_tests::sql::Sql as _;
+use idem_tests::sql::{AnyPool, Sql as _};
+use idem_tests::{on_stores, places};
+use sqlx::migrate::Migrator;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Executor as _, PgPool};
@@ -18,6 +20,8 @@ use tokio::sync::Barrier;
 
 use super::Failure;
 use super::places::{Database, Orders, TABLE};
+
+on_stores! { [versions] Database::open: the_applications_migrations_create_the_tables }
 
 fn call(key: &str) -> Call {
     Call::new("shop.order", key, &5, Duration::from_secs(600))
@@ -147,7 +151,17 @@ async fn the_outcome_of_a_lost_commit_is_determined_on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs MariaDB: cargo xtask test runs it"]
 async fn the_outcome_of_a_lost_commit_is_determined_on_maria_db() {
-    let server = Server::maria_db(&Options::fast()).unwrap();
+    outcomes_are_determined_on(Server::maria_db(&Options::fast()).unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs MySQL: cargo xtask test runs it"]
+async fn on_mysql_the_outcome_of_a_lost_commit_is_determined() {
+    outcomes_are_determined_on(Server::my_sql(&Options::fast()).unwrap()).await;
+}
+
+/// On MariaDB or MySQL.
+async fn outcomes_are_determined_on(server: Server) {
     let (proxy, url) = through_proxy(&server).await;
     let pool = MySqlPoolOptions::new()
         .max_connections(1)
@@ -238,7 +252,19 @@ async fn rolls_back_the_claim(place: Database<PostgresStore>) {
 
 /// The application runs this crate's SQL among its own migrations. The store is used before it has checked its tables
 /// itself, and afterwards.
-async fn tables_created_by_the_applications_migrations_work<S: Orders>(place: Database<S>) {
+async fn the_applications_migrations_create_the_tables<S: Orders>(place: Database<S>) {
+    let dialect = match S::any(&place.pool) {
+        AnyPool::Sqlite(_) => "sqlite",
+        AnyPool::Postgres(_) => "postgres",
+        AnyPool::MySql(_) => "mysql",
+    };
+    let migrations = Path::new(env!("CARGO_MANIFEST_DIR")).join("../idem-runtime/migrations");
+    let migrator = Migrator::new(migrations.join(dialect)).await.unwrap();
+    match S::any(&place.pool) {
+        AnyPool::Sqlite(pool) => migrator.run(&pool).await.unwrap(),
+        AnyPool::Postgres(pool) => migrator.run(&pool).await.unwrap(),
+        AnyPool::MySql(pool) => migrator.run(&pool).await.unwrap(),
+    }
     let idem = Idem::new(place.store());
     for key in ["a", "b"] {
         let ordered: Result<u64, Failure> = idem
@@ -259,35 +285,4 @@ async fn tables_created_by_the_applications_migrations_work<S: Orders>(place: Da
         idem.store().create_tables().await.unwrap();
         assert_eq!(place.orders(key).await, 1);
     }
-}
-
-async fn migrator(dialect: &str) -> sqlx::migrate::Migrator {
-    let migrations =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../idem-runtime/migrations");
-    sqlx::migrate::Migrator::new(migrations.join(dialect))
-        .await
-        .unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_applications_migrations_create_the_tables_on_sqlite() {
-    let place = Database::open(places::sqlite()).await;
-    migrator("sqlite").await.run(&place.pool).await.unwrap();
-    tables_created_by_the_applications_migrations_work(place).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
-async fn the_applications_migrations_create_the_tables_on_postgres() {
-    let place = Database::open(places::postgres()).await;
-    migrator("postgres").await.run(&place.pool).await.unwrap();
-    tables_created_by_the_applications_migrations_work(place).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs MySQL or MariaDB: cargo xtask test runs it"]
-async fn the_applications_migrations_create_the_tables_on_mysql() {
-    let place = Database::open(places::mariadb()).await;
-    migrator("mysql").await.run(&place.pool).await.unwrap();
-    tables_created_by_the_applications_migrations_work(place).await;
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use idem_servers::Release;
 
-use super::{MYSQL, Program, program};
+use super::{Program, program};
 use crate::run::{Job, Run};
 
 /// Round of the program `crash`: its arguments and its stores.
@@ -62,7 +62,7 @@ pub(super) fn crash(
     let crash = program(built, "crash", false)?;
     for round in ROUNDS {
         for store in round.stores {
-            let is_there = *store != "mysql" || run.has_var(MYSQL);
+            let is_there = *store != "mysql" || Release::MY_SQL.programs().is_ok();
             let is_wanted = is_there && (stores.is_empty() || stores.contains(store));
             if is_wanted && (!embedded || EMBEDDED.contains(store)) {
                 let mut command = run.command(&crash.path, Path::new("."));
