@@ -5,7 +5,9 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::bail;
-use idem_servers::{EtcdCluster, Options, RedisCluster, Release, Server};
+use idem_servers::{
+    EtcdCluster, GroupReplication, Options, Primaries, RedisCluster, Release, Server,
+};
 
 /// Store, and what its records are kept on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub enum Kind {
     MariaDb,
     /// `MySqlStore`, on MySQL.
     MySql,
+    /// `MySqlStore`, on a group of three MySQL servers, all of which accept writes.
+    Group,
     /// `RedisStore`, on one server.
     Redis,
     /// `RedisStore`, on a cluster.
@@ -32,13 +36,14 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Memory,
         Self::Sqlite,
         Self::Postgres,
         Self::PgBouncer,
         Self::MariaDb,
         Self::MySql,
+        Self::Group,
         Self::Redis,
         Self::RedisCluster,
         Self::Etcd,
@@ -51,7 +56,7 @@ impl Kind {
 
     /// Returns true if this machine has its server. Debian 12 has no MySQL.
     pub fn is_installed(self) -> bool {
-        self != Self::MySql || Release::MY_SQL.programs().is_ok()
+        ![Self::MySql, Self::Group].contains(&self) || Release::MY_SQL.programs().is_ok()
     }
 
     fn name(self) -> &'static str {
@@ -62,6 +67,7 @@ impl Kind {
             Self::PgBouncer => "pgbouncer",
             Self::MariaDb => "mariadb",
             Self::MySql => "mysql",
+            Self::Group => "mysql-group",
             Self::Redis => "redis",
             Self::RedisCluster => "redis-cluster",
             Self::Etcd => "etcd",
@@ -115,6 +121,7 @@ enum Servers {
         server: Server,
         _pooler: Box<Server>,
     },
+    Group(GroupReplication),
     Cluster(RedisCluster),
     Etcd(EtcdCluster),
 }
@@ -151,6 +158,21 @@ impl Private {
             // kill at that moment would revoke what they have read.
             Kind::MariaDb => Server::maria_db(&logged(options, writes).set("log-bin", "binlog"))?,
             Kind::MySql => Server::my_sql(&logged(options, writes))?,
+            // A member that was killed gets what the others have committed since its last commit, so the kill must not
+            // have lost an earlier one. A read waits for what other members have acknowledged.
+            Kind::Group => {
+                let options =
+                    Options::durable().set("loose-group-replication-consistency", "BEFORE");
+                let group = GroupReplication::start(Primaries::All, &options)?;
+                let [first, ..] = group.members() else {
+                    bail!("a group has members");
+                };
+                first.query("CREATE DATABASE idem")?;
+                return Ok(Self {
+                    address: of_group(first),
+                    servers: Servers::Group(group),
+                });
+            }
             Kind::Redis => Server::redis(&Options::durable())?,
             // A failover loses writes that the replica had not received. A node that is stopped or killed is therefore
             // back before the others declare it failed.
@@ -183,16 +205,46 @@ impl Private {
         }
     }
 
+    /// URL of the records through this server, which is one of [`servers`](Self::servers).
+    pub fn address_at(&self, server: &Server) -> String {
+        match self.servers {
+            Servers::Group(_) => of_group(server),
+            _ => server.url(),
+        }
+    }
+
+    /// Kills this one of the [`servers`](Self::servers), and starts it again. A member of a group is back when it has
+    /// joined its group again, which takes the group half a minute.
+    ///
+    /// # Errors
+    /// The server cannot be killed, or does not come back.
+    pub fn kill_and_restart(&self, index: usize) -> anyhow::Result<()> {
+        let Some(server) = self.servers().get(index) else {
+            bail!("there is no server {index}");
+        };
+        server.kill()?;
+        server.restart()?;
+        match &self.servers {
+            Servers::Group(group) => group.rejoin(index),
+            _ => Ok(()),
+        }
+    }
+
     /// Servers that keep records: all nodes of a cluster, of which the first three are the primaries. Empty for a store
     /// without servers.
     pub fn servers(&self) -> &[Server] {
         match &self.servers {
             Servers::None => &[],
             Servers::One(server) | Servers::Pooled { server, .. } => std::slice::from_ref(server),
+            Servers::Group(group) => group.members(),
             Servers::Cluster(cluster) => cluster.nodes(),
             Servers::Etcd(cluster) => cluster.nodes(),
         }
     }
+}
+
+fn of_group(member: &Server) -> String {
+    member.url().replace("/mysql", "/idem")
 }
 
 fn postgres(options: &Options) -> anyhow::Result<Server> {

@@ -11,7 +11,8 @@ use crate::Mode;
 fn has(kind: Kind, mode: Mode) -> bool {
     match kind {
         Kind::Sqlite | Kind::Postgres | Kind::MariaDb | Kind::MySql => true,
-        Kind::PgBouncer => mode != Mode::Mixed,
+        // Nothing starts a group again of which all members were killed.
+        Kind::PgBouncer | Kind::Group => mode != Mode::Mixed,
         Kind::Redis => mode != Mode::Transactional,
         Kind::RedisCluster | Kind::Memory => mode == Mode::Mixed,
         // `failover` kills its nodes.

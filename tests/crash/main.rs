@@ -214,8 +214,8 @@ async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
         worker::prepare(&place.address, &ledger).await?;
     }
     let begun_at = worker::wall_clock();
-    let server = place.servers().first();
-    let server_kills = server.map_or(0, |_| plan.server_kills);
+    let has_server = !place.servers().is_empty();
+    let server_kills = if has_server { plan.server_kills } else { 0 };
     let answers = Arc::new(Mutex::new(Answers::new(server_kills > 0)));
     let start = || {
         let answers = Arc::clone(&answers);
@@ -232,12 +232,10 @@ async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
         let pause = rand::rng().random_range(5..80);
         tokio::time::sleep(Duration::from_millis(pause)).await;
         // The kills of the server are spread evenly over the kills of the workers.
-        if let Some(server) = server
-            && u64::from(server_killed) * u64::from(plan.kills)
-                < u64::from(killed) * u64::from(server_kills)
+        if u64::from(server_killed) * u64::from(plan.kills)
+            < u64::from(killed) * u64::from(server_kills)
         {
-            server.kill()?;
-            server.restart()?;
+            place.kill_and_restart(0)?;
             server_killed += 1;
         }
         if killed < plan.kills {
@@ -253,10 +251,9 @@ async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
 
     let answers = std::mem::take(&mut *answers.lock().expect("no listener panics"));
     let verdict = if plan.mode == Mode::Transactional {
-        if let Some(server) = server {
+        if has_server {
             // After this, an unfinished commit of a killed worker has happened or not.
-            server.kill()?;
-            server.restart()?;
+            place.kill_and_restart(0)?;
         }
         let report = transactions::judge(store, &place.address, answers).await?;
         println!("{report}");

@@ -62,8 +62,8 @@ Usage: cargo xtask <command>
                       of the tests. As root on Debian, installs missing packages. SET is debian12 (the machine's own
                       servers, the default), newest, or postgres-12 to postgres-18. MySQL is always the newest release.
                       Newest releases are installed into the target directory, as root on Debian, and kept. --only
-                      starts the servers of these names only: postgres, mariadb, mysql, redis, redis-cluster, valkey,
-                      rabbitmq, nats, etcd
+                      starts the servers of these names only: postgres, mariadb, mysql, mysql-group,
+                      redis, redis-cluster, valkey, rabbitmq, nats, etcd
   tables [--check]    Writes the tables of versions and of figures in the README, the book and other pages, from
                       docs/tested-with.json and docs/bench. docs/bench/tables.toml describes the tables of figures.
                       --check writes nothing, and fails if a page has another table

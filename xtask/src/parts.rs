@@ -51,6 +51,8 @@ pub(crate) enum Need {
     Postgres,
     MariaDb,
     MySql,
+    /// Three primaries of Group Replication, in the place of a MySQL.
+    MySqlGroup,
     Redis,
     RedisCluster,
     /// Three nodes.
@@ -69,10 +71,11 @@ pub(crate) enum Need {
 
 impl Need {
     /// Servers by the names that `cargo xtask servers --only` accepts.
-    pub(crate) const SERVERS: [(&'static str, Self); 9] = [
+    pub(crate) const SERVERS: [(&'static str, Self); 10] = [
         ("postgres", Self::Postgres),
         ("mariadb", Self::MariaDb),
         ("mysql", Self::MySql),
+        ("mysql-group", Self::MySqlGroup),
         ("redis", Self::Redis),
         ("redis-cluster", Self::RedisCluster),
         ("etcd", Self::Etcd),
@@ -91,7 +94,9 @@ impl Need {
             Self::RabbitMq => Some(&["rabbitmq-server"]),
             Self::Nats => Some(&["nats-server"]),
             // Python's packages and newest releases are no packages of the machine.
-            Self::Python | Self::MySql | Self::Valkey | Self::Newest => Some(&[]),
+            Self::Python | Self::MySql | Self::MySqlGroup | Self::Valkey | Self::Newest => {
+                Some(&[])
+            }
             Self::Programs => None,
         }
     }
@@ -267,7 +272,8 @@ pub(crate) const PARTS: &[Part] = &[
     // On a busy machine, a node may expel another one, and its tests fail.
     Part {
         name: "primaries",
-        about: "Galera and Group Replication: tests, the case table, failovers; only by name, or on the newest servers",
+        about: "Galera and Group Replication: tests, the case table, drops, kills, histories and failovers; only by name, or on the \
+                newest servers",
         work: Work::Primaries,
         needs: &[MariaDb, MySql],
         lane: ALONE,

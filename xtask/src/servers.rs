@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
-use idem_servers::{EtcdCluster, NEWEST, Options, Programs, RedisCluster, Release, Server};
+use idem_servers::{
+    EtcdCluster, GroupReplication, NEWEST, Options, Primaries, Programs, RedisCluster, Release,
+    Server,
+};
 use xshell::{Shell, cmd};
 
 use crate::packages;
@@ -94,7 +97,7 @@ const KINDS: [Kind; 7] = [
     },
     Kind {
         need: Need::MySql,
-        variable: "IDEM_TEST_MYSQL_URL",
+        variable: MYSQL,
         release: Some(Release::MY_SQL),
         start: Server::my_sql,
     },
@@ -124,6 +127,7 @@ const KINDS: [Kind; 7] = [
     },
 ];
 
+const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
 const CLUSTER: &str = "IDEM_TEST_REDIS_CLUSTER_URLS";
 const ETCD: &str = "IDEM_TEST_ETCD_URLS";
 
@@ -139,6 +143,7 @@ pub(crate) struct Servers {
     versions: Vec<(&'static str, String, Set)>,
     missing: Vec<String>,
     _servers: Vec<Server>,
+    _group: Option<GroupReplication>,
     _cluster: Option<RedisCluster>,
     _etcd: Option<EtcdCluster>,
 }
@@ -151,6 +156,7 @@ impl Servers {
             versions: Vec::new(),
             missing: Vec::new(),
             _servers: Vec::new(),
+            _group: None,
             _cluster: None,
             _etcd: None,
         }
@@ -173,6 +179,7 @@ impl Servers {
             .into_iter()
             .filter(|it| is_wanted(it.need, it.variable))
             .collect();
+        let group = is_wanted(Need::MySqlGroup, MYSQL);
         let cluster = is_wanted(Need::RedisCluster, CLUSTER);
         let etcd = is_wanted(Need::Etcd, ETCD);
         packages::install(sh, || {
@@ -191,6 +198,9 @@ impl Servers {
         }
         if set == Set::Newest && cluster && !releases.contains(&Release::REDIS) {
             releases.push(Release::REDIS);
+        }
+        if group && !releases.contains(&Release::MY_SQL) {
+            releases.push(Release::MY_SQL);
         }
         if needs.contains(&Need::Newest) {
             releases = Release::ALL.to_vec();
@@ -220,11 +230,15 @@ impl Servers {
             .collect::<anyhow::Result<Vec<_>>>()?;
 
         // The servers start concurrently, because each takes seconds.
-        let (servers, cluster, etcd) = std::thread::scope(|scope| {
+        let (servers, group, cluster, etcd) = std::thread::scope(|scope| {
             let servers: Vec<_> = wanted
                 .iter()
                 .map(|(options, kind)| (kind, scope.spawn(|| (kind.start)(options))))
                 .collect();
+            let group = (group && !is_missing(Release::MY_SQL)).then(|| {
+                let options = Options::fast().set("loose-group-replication-consistency", "BEFORE");
+                GroupReplication::start(Primaries::All, &options)
+            });
             // A node that a loaded machine keeps waiting for seconds must not be replaced under a test.
             let mut options = Options::fast().set("cluster-node-timeout", "60000");
             if set == Set::Newest && !is_missing(Release::REDIS) {
@@ -239,12 +253,20 @@ impl Servers {
                     Err(panic) => std::panic::resume_unwind(panic),
                 })
                 .collect::<anyhow::Result<Vec<_>>>();
-            anyhow::Ok((servers?, cluster.transpose()?, etcd.transpose()?))
+            anyhow::Ok((
+                servers?,
+                group.transpose()?,
+                cluster.transpose()?,
+                etcd.transpose()?,
+            ))
         })?;
         let mut variables: Vec<_> = servers
             .iter()
             .map(|(kind, server)| (kind.variable, server.url()))
             .collect();
+        if let Some(member) = group.as_ref().and_then(|it| it.members().first()) {
+            variables.push((MYSQL, member.url()));
+        }
         if let Some(cluster) = &cluster {
             variables.push((CLUSTER, cluster.urls().join(",")));
         }
@@ -282,6 +304,7 @@ impl Servers {
             versions,
             missing,
             _servers: servers.into_iter().map(|(_, server)| server).collect(),
+            _group: group,
             _cluster: cluster,
             _etcd: etcd,
         })

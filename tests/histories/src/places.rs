@@ -47,12 +47,10 @@ const PRIMARIES: usize = 3;
 /// # Errors
 /// The server cannot be killed, or does not come back.
 pub(crate) fn kill_and_restart(servers: &Private, turn: usize) -> anyhow::Result<()> {
-    let servers = servers.servers();
-    let Some(server) = servers.get(turn % servers.len().clamp(1, PRIMARIES)) else {
-        return Ok(());
-    };
-    server.kill()?;
-    server.restart()
+    match servers.servers().len() {
+        0 => Ok(()),
+        number => servers.kill_and_restart(turn % number.min(PRIMARIES)),
+    }
 }
 
 impl Place {
@@ -80,18 +78,31 @@ impl Place {
         }
         let address = &servers.address;
         let direct = connect(address).await?;
-        let (proxies, proxied) = match servers.servers() {
-            [server] => {
-                let (proxy, url) = through_proxy(server).await?;
-                (vec![proxy], url)
-            }
-            _ => (Vec::new(), address.clone()),
+        // Of a group, each store has a member of its own.
+        let with_proxy = match (kind, servers.servers()) {
+            (Kind::Group, [first, second, ..]) => vec![first, second],
+            (_, [server]) => vec![server],
+            _ => Vec::new(),
         };
-        let (one, one_pool) = backends::open_pooled(&proxied, "").await?;
-        let (other, other_pool) = backends::open_pooled(&proxied, "").await?;
+        let (mut proxies, mut addresses) = (Vec::new(), Vec::new());
+        for server in with_proxy {
+            let (proxy, url) = through_proxy(server, &servers.address_at(server)).await?;
+            proxies.push(proxy);
+            addresses.push(url);
+        }
+        if addresses.is_empty() {
+            addresses.push(address.clone());
+        }
+        let (mut stores, mut pools) = (Vec::new(), Vec::new());
+        for store in 0..2 {
+            let address = &addresses[store % addresses.len()];
+            let (store, pool) = backends::open_pooled(address, "").await?;
+            stores.push(store as Arc<dyn Store>);
+            pools.extend(pool);
+        }
         Ok(Self {
-            stores: [one, other].map(|it| it as Arc<dyn Store>).into(),
-            pools: one_pool.into_iter().chain(other_pool).collect(),
+            stores,
+            pools,
             direct,
             clock: Clock::wall(),
             servers,
@@ -103,7 +114,7 @@ impl Place {
     async fn on_etcd(servers: Arc<Private>) -> anyhow::Result<Self> {
         let (mut proxies, mut proxied) = (Vec::new(), Vec::new());
         for server in servers.servers() {
-            let (proxy, url) = through_proxy(server).await?;
+            let (proxy, url) = through_proxy(server, &server.url()).await?;
             proxies.push(proxy);
             proxied.push(url);
         }
@@ -137,12 +148,12 @@ pub fn memory() -> (MemoryStore, Clock) {
     }
 }
 
-/// Starts a proxy before a server, and returns the URL through it.
-pub(crate) async fn through_proxy(server: &Server) -> anyhow::Result<(Proxy, String)> {
+/// Starts a proxy before a server, and returns this URL of the server through it.
+pub(crate) async fn through_proxy(server: &Server, url: &str) -> anyhow::Result<(Proxy, String)> {
     let address = SocketAddr::from(([127, 0, 0, 1], server.port()));
     let proxy = Proxy::start(address).await?;
     let (from, to) = (address.port(), proxy.address().port());
-    let url = server.url().replace(&format!(":{from}"), &format!(":{to}"));
+    let url = url.replace(&format!(":{from}"), &format!(":{to}"));
     Ok((proxy, url))
 }
 

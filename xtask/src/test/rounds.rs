@@ -1,10 +1,11 @@
 //! Rounds of the programs that kill servers, and tests of several servers that accept writes.
 
 use std::path::Path;
+use std::process::Command;
 
 use idem_servers::Release;
 
-use super::{Program, program};
+use super::{MYSQL, Program, program};
 use crate::run::{Job, Run};
 
 /// Round of the program `crash`: its arguments and its stores.
@@ -126,8 +127,14 @@ pub(super) const ON_GROUP: &str = "on_group::";
 /// The tests in that module that start a group.
 const PRIMARIES_OF_A_GROUP: &str = "primaries::group";
 
-/// Tests of several servers that accept writes, the conformance table on them, and their failovers. Without MySQL, the
-/// jobs of a group are left out, and the end of the run says that MySQL is missing.
+/// Kills of processes, and of members, while calls work on a group.
+const CRASHES_ON_A_GROUP: &[&str] = &[
+    "--store mysql-group --kills 100 --server-kills 2 --seconds 240",
+    "--store mysql-group --mode tx --kills 60 --server-kills 1 --seconds 240",
+];
+
+/// Tests of several servers that accept writes, the conformance table on them, their failovers, and of a group also drops,
+/// kills and histories. Without MySQL, the jobs of a group are left out, and the end of the run says that MySQL is missing.
 pub(super) fn primaries(run: &Run, built: &[Program]) -> anyhow::Result<Vec<Job>> {
     let has_my_sql = Release::MY_SQL.programs().is_ok();
     let mut tests = program(built, "it", true)?.command(run);
@@ -143,23 +150,51 @@ pub(super) fn primaries(run: &Run, built: &[Program]) -> anyhow::Result<Vec<Job>
         table.arg(suite);
         table
     });
-    let mut jobs = Vec::new();
-    for (name, commands) in [
-        ("primaries integration", vec![tests]),
-        ("primaries conformance", tables.collect()),
-    ] {
-        jobs.push(Job {
-            name: name.to_owned(),
-            commands,
-            mark: None,
-        });
+    let mut all = vec![
+        ("integration", vec![tests]),
+        ("conformance", tables.collect()),
+    ];
+    if has_my_sql {
+        all.extend(on_a_group(run, built)?);
     }
+    let job = |(name, commands)| Job {
+        name: format!("primaries {name}"),
+        commands,
+        mark: None,
+    };
+    let mut jobs: Vec<_> = all.into_iter().map(job).collect();
     for engine in ENGINES_OF_PRIMARIES {
         if has_my_sql || engine.0 == "galera" {
             jobs.push(failover(run, built, *engine)?);
         }
     }
     Ok(jobs)
+}
+
+type Commands = (&'static str, Vec<Command>);
+
+fn on_a_group(run: &Run, built: &[Program]) -> anyhow::Result<[Commands; 3]> {
+    // The place `mysql`, on a group.
+    let mut drops = run.command(std::env::current_exe()?, Path::new("."));
+    drops.env_remove(MYSQL);
+    drops.args(["servers", "--only", "mysql-group", "--"]);
+    drops.arg(&program(built, "drops", true)?.path);
+    drops.args(["mysql::", "--include-ignored"]);
+
+    let crash = program(built, "crash", false)?;
+    let crashes = CRASHES_ON_A_GROUP.iter().map(|arguments| {
+        let mut command = run.command(&crash.path, Path::new("."));
+        command.args(arguments.split(' '));
+        command
+    });
+
+    let mut histories = program(built, "histories", true)?.command(run);
+    histories.args([PRIMARIES, "--include-ignored"]);
+    Ok([
+        ("drops", vec![drops]),
+        ("crash", crashes.collect()),
+        ("histories", vec![histories]),
+    ])
 }
 
 #[cfg(test)]

@@ -11,11 +11,12 @@ use sqlx::mysql::{MySqlConnection, MySqlQueryResult, MySqlRow};
 use sqlx::{Connection as _, Either, Execute, Executor, MySql, Row as _};
 
 use super::errors::{
-    ENDED, NOT_ALONE, OverPacket, TX_IN_PROGRESS, WAITED_IN_VAIN, is_of_wrong_server, number,
+    ENDED, NOT_ALONE, NoMajority, OverPacket, TX_IN_PROGRESS, WAITED_IN_VAIN, is_of_wrong_server,
+    number,
 };
 use super::session::refuse_writes;
 use super::statements::waits_for_locks;
-use crate::store::sql::{Connections, Query, catch_panic, ended};
+use crate::store::sql::{Connections, Query, Readable as _, catch_panic, ended};
 
 /// Answer to a statement.
 #[derive(Debug, Default)]
@@ -35,7 +36,14 @@ pub(in crate::store) async fn run(
         let mut connection = pool.acquire().await?;
         pool.run_to_completion(async move {
             connection.cut_on_drop();
-            let answer = answer_of(&mut connection, query).await;
+            let mut answer = answer_of(&mut connection, query).await;
+            if let Err(error) = &answer
+                && number(error) == Some(WAITED_IN_VAIN)
+                && waits_for_locks(text.as_str())
+                && has_no_majority(&mut connection).await
+            {
+                answer = Err(sqlx::Error::AnyDriverError(Box::new(NoMajority)));
+            }
             connection.note(&answer);
             if answer
                 .as_ref()
@@ -45,12 +53,10 @@ pub(in crate::store) async fn run(
             }
             let is_usable = match &answer {
                 Ok(_) => true,
-                Err(error @ sqlx::Error::Database(_)) => match number(error) {
+                Err(error @ sqlx::Error::Database(_)) => {
                     // Closing ends the transaction that was left open.
-                    Some(NOT_ALONE) => false,
-                    Some(WAITED_IN_VAIN) => !waits_for_locks(text.as_str()),
-                    _ => !is_of_wrong_server(error),
-                },
+                    number(error) != Some(NOT_ALONE) && !is_of_wrong_server(error)
+                }
                 Err(_) => false,
             };
             if !is_usable {
@@ -61,6 +67,17 @@ pub(in crate::store) async fn run(
         .await
     };
     pool.watch(run).await
+}
+
+/// Returns true if the server is a node of Galera without a majority. It does not say so to a statement that it has not
+/// prepared yet.
+async fn has_no_majority(connection: &mut MySqlConnection) -> bool {
+    let status = "SHOW STATUS LIKE 'wsrep_cluster_status'";
+    let answer = answer_of(connection, sqlx::raw_sql(status)).await;
+    answer.is_ok_and(|it| {
+        let mut rows = it.rows.iter();
+        rows.any(|row| matches!(row.text_or_null(1), Ok(Some("non-Primary"))))
+    })
 }
 
 /// Runs a statement on a connection in a transaction that the store opened. If the future is dropped, the connection is

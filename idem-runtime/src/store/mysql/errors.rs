@@ -15,6 +15,11 @@ use crate::store::sql::{self, TOO_MANY_CONNECTIONS};
 #[error("the statement is larger than `max_allowed_packet`")]
 pub(super) struct OverPacket;
 
+/// Error of a statement that waited on a node of Galera for writes that the node does not get.
+#[derive(Debug, thiserror::Error)]
+#[error("the node of Galera has no majority")]
+pub(super) struct NoMajority;
+
 /// Cause of a refused login. The driver's own text advises a feature whose crate has an open advisory.
 #[derive(Debug, thiserror::Error)]
 #[error("the driver sends this password over an encrypted connection only")]
@@ -77,8 +82,7 @@ pub(super) const ENDED: &[u16] = &[1053, 1927, 4031];
 pub(super) const NO_SAVEPOINT: u16 = 1305;
 /// A transaction is open, so its properties cannot be changed.
 pub(super) const TX_IN_PROGRESS: u16 = 1568;
-/// A statement waited for a lock for too long. On a node of Galera also: it waited in vain for the writes of the others,
-/// which a node without a majority never gets.
+/// A statement waited for a lock for too long, or on a node of Galera for the writes of the others.
 pub(super) const WAITED_IN_VAIN: u16 = 1205;
 /// Answers to a statement that does not wait for a lock: of MySQL, and of MariaDB.
 pub(super) const LOCKED: &[u16] = &[3572, WAITED_IN_VAIN];
@@ -107,6 +111,10 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
         sqlx::Error::Configuration(_) if source.to_string().contains("mysql-rsa") => {
             return StoreError::new(Denied, not_encrypted(tls::available()))
                 .with_source(NotEncrypted);
+        }
+        sqlx::Error::AnyDriverError(error) if error.is::<NoMajority>() => {
+            let (kind, message) = meaning(NOT_PREPARED);
+            return StoreError::new(kind, message).with_source(source);
         }
         sqlx::Error::AnyDriverError(error) if error.is::<OverPacket>() => {
             return StoreError::new(StoreErrorKind::TooLarge, OVER_PACKET).with_source(source);
