@@ -7,11 +7,11 @@ use idem_runtime::Error;
 use crate::sql::{AnyPool, Sql};
 
 const TABLE: &str =
-    "CREATE TABLE ledger (charge VARCHAR(40) NOT NULL, receipt VARCHAR(40) NOT NULL)";
+    "CREATE TABLE ledger (charge VARCHAR(80) NOT NULL, receipt VARCHAR(80) NOT NULL)";
 /// Table on MySQL and MariaDB. Without a key of its own, rows would be appended. The gap after the last row stays locked
 /// when a savepoint is rolled back, and every other insertion would wait for it. Group Replication demands a key.
 const TABLE_WITH_KEY: &str = "CREATE TABLE ledger (id CHAR(64) NOT NULL DEFAULT (SHA2(UUID(), 256)) PRIMARY KEY, \
-                              charge VARCHAR(40) NOT NULL, receipt VARCHAR(40) NOT NULL)";
+                              charge VARCHAR(80) NOT NULL, receipt VARCHAR(80) NOT NULL)";
 
 /// Maximum of connections of a pool.
 const CONNECTIONS: u32 = 10;

@@ -169,7 +169,7 @@ impl Private {
                 };
                 first.query("CREATE DATABASE idem")?;
                 return Ok(Self {
-                    address: of_group(first),
+                    address: first.url().replace("/mysql", "/idem"),
                     servers: Servers::Group(group),
                 });
             }
@@ -205,14 +205,6 @@ impl Private {
         }
     }
 
-    /// URL of the records through this server, which is one of [`servers`](Self::servers).
-    pub fn address_at(&self, server: &Server) -> String {
-        match self.servers {
-            Servers::Group(_) => of_group(server),
-            _ => server.url(),
-        }
-    }
-
     /// Kills this one of the [`servers`](Self::servers), and starts it again. A member of a group is back when it has
     /// joined its group again, which takes the group half a minute.
     ///
@@ -241,10 +233,6 @@ impl Private {
             Servers::Etcd(cluster) => cluster.nodes(),
         }
     }
-}
-
-fn of_group(member: &Server) -> String {
-    member.url().replace("/mysql", "/idem")
 }
 
 fn postgres(options: &Options) -> anyhow::Result<Server> {

@@ -1,4 +1,4 @@
-//! Stores in SQL databases, each with a table of charges next to the records.
+//! Stores in SQL databases, each with a ledger next to the records.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,14 +8,13 @@ use futures_util::FutureExt as _;
 use idem_runtime::operator::OperatorStore;
 use idem_runtime::outbox::Outbox;
 use idem_runtime::{Idem, MySqlStore, PostgresStore, SqliteStore, Store};
+use idem_tests::ledger;
 use idem_tests::sql::Sql;
 use sqlx::{MySql, MySqlPool, PgPool, Postgres, Row as _, Sqlite, SqlitePool};
 
 use crate::origins::{AnyFixture, CONNECTIONS, ConnectionState, Fixture, Origin, Place, handle};
 use crate::poll::{Boxed, message};
 use crate::trace::Traces;
-
-const TABLE: &str = "CREATE TABLE charges (id VARCHAR(80) NOT NULL, receipt VARCHAR(80) NOT NULL)";
 
 /// Time limit for an answer of a healthy connection on a loaded machine.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -49,9 +48,9 @@ pub(crate) trait Database: Sql + OperatorStore {
     /// Creates all tables.
     fn prepare(pool: &Self::Pool) -> impl Future<Output = Result<()>> + Send {
         async move {
-            Self::over(pool).create_tables().await?;
+            ledger::Database::make_ledger(&Self::over(pool), pool).await?;
             Self::outbox(pool).migrate().await?;
-            Self::any(pool).execute(TABLE).await
+            Ok(())
         }
     }
 
@@ -65,11 +64,12 @@ pub(crate) trait Database: Sql + OperatorStore {
         async move {
             match text {
                 Text::Prepared => {
-                    let insert = "INSERT INTO charges VALUES (?, ?)";
+                    let insert = "INSERT INTO ledger (charge, receipt) VALUES (?, ?)";
                     Self::run(connection, insert, &[key.into(), receipt.into()]).await
                 }
                 Text::Plain => {
-                    let insert = format!("INSERT INTO charges VALUES ('{key}', '{receipt}')");
+                    let values = format!("('{key}', '{receipt}')");
+                    let insert = format!("INSERT INTO ledger (charge, receipt) VALUES {values}");
                     Self::text(connection, &insert).await
                 }
             }
@@ -81,7 +81,7 @@ pub(crate) trait Database: Sql + OperatorStore {
         pool: &Self::Pool,
         key: &str,
     ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send {
-        let select = "SELECT receipt FROM charges WHERE id = ?";
+        let select = "SELECT receipt FROM ledger WHERE charge = ?";
         async move { Self::texts(pool, select, &[key.into()]).await }
     }
 

@@ -272,7 +272,7 @@ pub(crate) const PARTS: &[Part] = &[
     // On a busy machine, a node may expel another one, and its tests fail.
     Part {
         name: "primaries",
-        about: "Galera and Group Replication: tests, the case table, drops, kills, histories and failovers; only by name, or on the \
+        about: "Galera and Group Replication: tests, the case table, drops, kills and failovers; only by name, or on the \
                 newest servers",
         work: Work::Primaries,
         needs: &[MariaDb, MySql],

@@ -288,7 +288,7 @@ fn selection(part: &Part, targets: &[Target]) -> Vec<String> {
         // Cargo builds the programs of a package together with any test of it. `costs` is the smallest test.
         Work::Crash | Work::Failover => vec!["--test=costs".to_owned()],
         Work::Newest => vec!["--test=conformance".to_owned()],
-        Work::Primaries => ["conformance", "it", "drops", "histories"]
+        Work::Primaries => ["conformance", "it", "drops"]
             .map(|it| format!("--test={it}"))
             .into(),
         // Cargo cannot build the examples without running them.

@@ -188,7 +188,7 @@ impl Pair {
             replication.is_ok_and(|it| it.contains("master_link_status:up"))
         })
         .await;
-        let (proxy, url) = through_proxy(&primary, &primary.url()).await?;
+        let (proxy, url) = through_proxy(&primary).await?;
         let store = Arc::new(RedisStore::connect(&url).await?);
         Ok(Self {
             primary: Arc::new(primary),

@@ -81,12 +81,7 @@ fn prove(options: &Options) -> anyhow::Result<bool> {
         is_clean &= prove_histories(&runtime, *kind, options, Faults::None, calm)?;
         if kind.has_server() {
             let faults = Faults::LossesAndKills(KILLS);
-            let records = match kind {
-                // A member that was killed is away for half a minute.
-                Kind::Group => calm,
-                _ => options.records,
-            };
-            is_clean &= prove_histories(&runtime, *kind, options, faults, records)?;
+            is_clean &= prove_histories(&runtime, *kind, options, faults, options.records)?;
         }
         if *kind == Kind::Redis {
             is_clean &= prove_failovers(&runtime, options)?;

@@ -258,13 +258,13 @@ fn check_leniently(history: &History, allowed: Allowed) -> Verdict {
 fn allowed(kind: Kind, faults: Faults) -> Allowed {
     let is_sql = matches!(
         kind,
-        Kind::Sqlite | Kind::Postgres | Kind::MariaDb | Kind::MySql | Kind::Group
+        Kind::Sqlite | Kind::Postgres | Kind::MariaDb | Kind::MySql
     );
     Allowed {
         repetitions: match kind {
             // An update does not return what it granted. The store reads it afterwards, and begins again if the record
             // has changed meanwhile.
-            Kind::MariaDb | Kind::MySql | Kind::Group => 4,
+            Kind::MariaDb | Kind::MySql => 4,
             // Requests of a batch that got no answer are sent again, one by one.
             Kind::Postgres if faults != Faults::None => 2,
             _ => 0,

@@ -74,17 +74,6 @@ async fn the_mysql_store_on_mysql_is_linearizable() {
     is_linearizable(Kind::MySql).await;
 }
 
-/// For the part `primaries` of `cargo xtask test`.
-mod primaries {
-    use super::*;
-
-    #[tokio::test(flavor = "multi_thread")]
-    #[ignore = "needs MySQL: cargo xtask test runs it"]
-    async fn the_mysql_store_on_a_group_is_linearizable() {
-        is_linearizable(Kind::Group).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn the_redis_store_is_linearizable() {

@@ -133,8 +133,8 @@ const CRASHES_ON_A_GROUP: &[&str] = &[
     "--store mysql-group --mode tx --kills 60 --server-kills 1 --seconds 240",
 ];
 
-/// Tests of several servers that accept writes, the conformance table on them, their failovers, and of a group also drops,
-/// kills and histories. Without MySQL, the jobs of a group are left out, and the end of the run says that MySQL is missing.
+/// Tests of several servers that accept writes, the conformance table on them, their failovers, and of a group also drops
+/// and kills. Without MySQL, the jobs of a group are left out, and the end of the run says that MySQL is missing.
 pub(super) fn primaries(run: &Run, built: &[Program]) -> anyhow::Result<Vec<Job>> {
     let has_my_sql = Release::MY_SQL.programs().is_ok();
     let mut tests = program(built, "it", true)?.command(run);
@@ -173,7 +173,7 @@ pub(super) fn primaries(run: &Run, built: &[Program]) -> anyhow::Result<Vec<Job>
 
 type Commands = (&'static str, Vec<Command>);
 
-fn on_a_group(run: &Run, built: &[Program]) -> anyhow::Result<[Commands; 3]> {
+fn on_a_group(run: &Run, built: &[Program]) -> anyhow::Result<[Commands; 2]> {
     // The place `mysql`, on a group.
     let mut drops = run.command(std::env::current_exe()?, Path::new("."));
     drops.env_remove(MYSQL);
@@ -188,13 +188,7 @@ fn on_a_group(run: &Run, built: &[Program]) -> anyhow::Result<[Commands; 3]> {
         command
     });
 
-    let mut histories = program(built, "histories", true)?.command(run);
-    histories.args([PRIMARIES, "--include-ignored"]);
-    Ok([
-        ("drops", vec![drops]),
-        ("crash", crashes.collect()),
-        ("histories", vec![histories]),
-    ])
+    Ok([("drops", vec![drops]), ("crash", crashes.collect())])
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ const STORES: [(&str, &str); 4] = [
 
 /// Files that name three stores, and that no new store need touch. They are about those stores, and the list says where
 /// the particulars of another one go.
-const PARTICULAR: [(&str, &str); 28] = [
+const PARTICULAR: [(&str, &str); 26] = [
     (
         "idem-cli/src/target.rs",
         "the addresses that the command opens",
@@ -73,18 +73,10 @@ const PARTICULAR: [(&str, &str); 28] = [
     ("tests/it/connect.rs", "errors of connecting to each server"),
     ("tests/it/disk.rs", "full disks of each server"),
     (
-        "tests/it/http/disconnects.rs",
-        "commits that each database holds up",
-    ),
-    (
         "tests/it/moving/deployments.rs",
         "moves between these stores",
     ),
     ("tests/it/network.rs", "private servers behind proxies"),
-    (
-        "tests/it/processes/transactions.rs",
-        "pauses in each database",
-    ),
     ("tests/it/purging.rs", "large tables filled in each dialect"),
     ("tests/sql.rs", "the SQL databases"),
     (
