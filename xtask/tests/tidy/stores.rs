@@ -15,7 +15,7 @@ const STORES: [(&str, &str); 4] = [
 
 /// Files that name three stores, and that no new store need touch. They are about those stores, and the list says where
 /// the particulars of another one go.
-const PARTICULAR: [(&str, &str); 26] = [
+const PARTICULAR: [(&str, &str); 25] = [
     (
         "idem-cli/src/target.rs",
         "the addresses that the command opens",
@@ -79,10 +79,6 @@ const PARTICULAR: [(&str, &str); 26] = [
     ("tests/it/network.rs", "private servers behind proxies"),
     ("tests/it/purging.rs", "large tables filled in each dialect"),
     ("tests/sql.rs", "the SQL databases"),
-    (
-        "tests/it/transaction/losses.rs",
-        "migrations in each dialect",
-    ),
     ("xtask/tests/tidy/stores.rs", "this list"),
 ];
 
