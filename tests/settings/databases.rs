@@ -351,27 +351,29 @@ impl<S: Sql + OperatorStore> Database<S> {
         let discarded = outbox.by(&change).discard(&key).await;
         refused(text, "discard", discarded.map(drop).map_err(chain))?;
 
-        let was_called = Arc::new(AtomicBool::new(false));
-        let called = Arc::clone(&was_called);
-        let failed = searches::failed_with(text);
-        let relay = Relay::new(&new())
-            .poll_interval(Duration::from_millis(20))
-            .on(TOPIC, move |_: Message<(u32, String)>| {
-                called.store(true, Ordering::SeqCst);
-                async { Ok::<_, Error>(()) }
-            })
-            .start()?;
-        let begun = Instant::now();
-        // Each search fails.
-        while searches::failed_with(text) < failed + 2 {
-            ensure!(!was_called.load(Ordering::SeqCst), "a handler was called");
-            ensure!(
-                begun.elapsed() < Duration::from_secs(60),
-                "a relay reports no such error"
-            );
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        // What the first relay found holds for the second one, too. A relay reports an error that stays once a minute.
+        let (outbox, was_called) = (new(), Arc::new(AtomicBool::new(false)));
+        for _ in 0..2 {
+            let called = Arc::clone(&was_called);
+            let failed = searches::failed_with(text);
+            let relay = Relay::new(&outbox)
+                .poll_interval(Duration::from_millis(20))
+                .on(TOPIC, move |_: Message<(u32, String)>| {
+                    called.store(true, Ordering::SeqCst);
+                    async { Ok::<_, Error>(()) }
+                })
+                .start()?;
+            let begun = Instant::now();
+            while searches::failed_with(text) == failed {
+                ensure!(!was_called.load(Ordering::SeqCst), "a handler was called");
+                ensure!(
+                    begun.elapsed() < Duration::from_secs(60),
+                    "a relay reports no such error"
+                );
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            relay.stop().await;
         }
-        relay.stop().await;
         ensure!(!was_called.load(Ordering::SeqCst), "a handler was called");
         let count = "SELECT count(*) FROM idem_outbox WHERE attempt = 0";
         let left = S::number(&self.elsewhere, count, &[]).await?;

@@ -15,7 +15,8 @@ impl Outbox {
     /// Reports the backlog of this outbox in the gauges `idem_outbox_messages` and
     /// `idem_outbox_oldest_message_age_seconds`, about once in each interval, as a background task of this tokio
     /// runtime. One count reads the index entries of all messages that are not delivered. If the database fails, the task
-    /// logs a warning event, at most one a minute for the same failure, leaves the gauges as they are, and retries with back-off.
+    /// logs a warning event, at most one a minute for the same failure. It leaves the gauges as they are, and retries with
+    /// back-off.
     ///
     /// One process of a service is enough. If several report, each has gauges of its own with the same meaning: take
     /// their maximum, not their sum. A reporter that stops sets its gauges to zero.
