@@ -52,6 +52,13 @@ fn run_all<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
         return Ok(());
     };
     report.mode = Some(baseline.mode);
+    if baseline.answer.end == End::Err && baseline.effects == 0 && check.counts() {
+        return Err(format!(
+            "the undisturbed call {} and has no effect, so no schedule could find a mistake; check a call that succeeds, \
+             or declare the error with `.final_error(..)` or `.transient_error(..)`",
+            baseline.answer.says()
+        ));
+    }
     let schedules = match check.only {
         Some(Schedule::Once) => Vec::new(),
         Some(only) => vec![only],

@@ -70,7 +70,8 @@ impl<'a, P: Place, T: Debug + 'a, E: Debug + 'a> Check<'a, P, T, E> {
         assert!(report.is_clean(), "\n{report}\n");
     }
 
-    fn counts(&self) -> bool {
+    /// Returns true if the check counts effects.
+    pub(crate) fn counts(&self) -> bool {
         self.count.is_some() || !self.providers.is_empty() || self.place.counts()
     }
 }

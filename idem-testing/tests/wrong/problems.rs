@@ -58,6 +58,24 @@ fn a_function_that_panics_or_never_ends() {
     assert!(text.contains("never ends"), "{text}");
 }
 
+#[test]
+fn a_call_that_fails_before_its_effect() {
+    let bank = Provider::new("bank");
+    let pay = async |idem: Idem| {
+        let call = idem_runtime::Call::new("w.fails", "order-1", "pay", Duration::from_secs(60));
+        idem.run(call, async || Err::<(), _>(Fail::Exists)).await
+    };
+    let checked = check(pay).provider(&bank);
+    expect![[r#"
+
+        the check cannot run: the undisturbed call returns Err(Exists) and has no effect, so no schedule could find a mistake; check a call that succeeds, or declare the error with `.final_error(..)` or `.transient_error(..)`
+    "#]].assert_eq(&message(|| checked.assert_promised()));
+    let declared = check(pay).provider(&bank);
+    declared
+        .transient_error(|error| matches!(error, Fail::Exists))
+        .assert_promised();
+}
+
 #[tokio::test]
 async fn a_check_inside_of_a_runtime() {
     let checked = check(async |_| Ok::<_, Fail>(1)).effects(|| 1);
