@@ -28,7 +28,7 @@ pub use reqwest::Error as InvalidClient;
 /// Largest allowed difference between the clocks of two nodes. NTP keeps them much closer.
 const SKEW: Duration = Duration::from_millis(50);
 /// Time limit of a request. A node without a majority answers later or never.
-const REQUEST_LIMIT: Duration = Duration::from_secs(2);
+const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 
 const LOST: Failure = Failure::new(Kind::Unavailable, "a node gave no answer; is it running?");
 const FOREIGN: Failure = Failure::new(Kind::Other, "this is not etcd; check the address");
@@ -72,20 +72,20 @@ impl Etcd {
             let answer = request.send().await?;
             let date = answer.headers().get("date");
             let date = date.and_then(|it| Now::from_http_date(it.to_str().ok()?));
-            if let Some(date) = date {
-                self.clock.observe(sent, Instant::now(), date);
-            }
-            Ok::<_, reqwest::Error>((answer.status(), answer.bytes().await?))
+            let is_dated = date.map(|date| self.clock.observe(sent, Instant::now(), date));
+            Ok::<_, reqwest::Error>((is_dated, answer.status(), answer.bytes().await?))
         };
         let answered = answered.await;
-        if !matches!(&answered, Ok((status, _)) if status.is_success()) {
+        if !matches!(&answered, Ok((_, status, _)) if status.is_success()) {
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
-        let (status, body) = answered.map_err(|_| LOST)?;
+        let (is_dated, status, body) = answered.map_err(|_| LOST)?;
         let json = serde_json::from_slice(&body);
-        match status.is_success() {
-            true => json.map_err(|_| FOREIGN),
-            false => Err(json.map_or(LOST, |it| refused(&it))),
+        match (status.is_success(), is_dated) {
+            (true, Some(())) => json.map_err(|_| FOREIGN),
+            // A clock that was set would go unnoticed.
+            (true, None) => Err(FOREIGN),
+            (false, _) => Err(json.map_or(LOST, |it| refused(&it))),
         }
     }
 

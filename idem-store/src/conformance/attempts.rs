@@ -27,7 +27,7 @@ fn told(number: u32, label: &str, end: impl Into<Option<AttemptEnd>>) -> Told {
 async fn read(store: &Subject, id: &RecordId) -> Result<Option<Attempts>, String> {
     let store = store.store();
     let attempts = store.attempts().ok_or("the store keeps no attempts")?;
-    attempts.attempts(id).await.map_err(failed("attempts"))
+    retrying("attempts", || attempts.attempts(id)).await
 }
 
 /// Reads the attempts of a record that must exist, and checks their times.

@@ -33,7 +33,7 @@ async fn read(
 ) -> Result<AuditPage, String> {
     let store = store.store();
     let audit = store.audit().ok_or("the store keeps no audit")?;
-    audit.audit(filter, page).await.map_err(failed("audit"))
+    retrying("audit", || audit.audit(filter, page)).await
 }
 
 async fn entries(store: &Subject, id: &RecordId) -> Result<Vec<AuditEntry>, String> {

@@ -140,8 +140,8 @@ async fn due(
     limit: u32,
 ) -> Result<Vec<RecoveryInput>, String> {
     let store = store.store();
-    let due = recovery(&*store)?.due(operation, limit).await;
-    due.map_err(failed("due"))
+    let recovery = recovery(&*store)?;
+    retrying("due", || recovery.due(operation, limit)).await
 }
 
 /// Copies of the input that each differ in one identifying part.
