@@ -204,6 +204,9 @@ async fn all(plan: &Plan) -> anyhow::Result<()> {
     bail!("broken guarantees on: {}", failed.join(", "))
 }
 
+/// Longest pause between two kills.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
 async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let ledger = dir.path().join("ledger.sqlite");
@@ -223,14 +226,20 @@ async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
         Worker::start(plan.mode, &place.address, &ledger, begun_at, hear)
     };
 
+    let heard = || answers.lock().expect("no listener panics").heard();
     let started = Instant::now();
     let mut running = (0..plan.workers)
         .map(|_| start())
         .collect::<anyhow::Result<Vec<_>>>()?;
     let (mut killed, mut server_killed) = (0, 0);
     while (killed < plan.kills || server_killed < server_kills) && started.elapsed() < plan.limit {
-        let pause = rand::rng().random_range(5..80);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        let pause = Duration::from_millis(rand::rng().random_range(5..80));
+        let (before, paused) = (heard(), Instant::now());
+        tokio::time::sleep(pause).await;
+        // On a busy machine, a worker would be killed before it has connected.
+        while heard() == before && paused.elapsed() < LONGEST_PAUSE {
+            tokio::time::sleep(pause).await;
+        }
         // The kills of the server are spread evenly over the kills of the workers.
         if u64::from(server_killed) * u64::from(plan.kills)
             < u64::from(killed) * u64::from(server_kills)

@@ -36,6 +36,11 @@ impl Answers {
         }
     }
 
+    /// Number of calls that the workers have reported.
+    pub(crate) fn heard(&self) -> u64 {
+        self.calls.values().sum()
+    }
+
     /// Reads a whole line of a worker, or a piece of one from a killed worker.
     pub(crate) fn hear(&mut self, line: &str) {
         let mut words = line.split(' ');
