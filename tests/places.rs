@@ -614,10 +614,8 @@ async fn galera() -> anyhow::Result<MySqlStore> {
 
 /// Three primaries of a group. The servers run until this process ends.
 async fn group() -> anyhow::Result<MySqlStore> {
-    let group = tokio::task::block_in_place(|| {
-        let options = Options::fast().set("loose-group-replication-consistency", "BEFORE");
-        GroupReplication::start(Primaries::All, &options)
-    })?;
+    let start = || GroupReplication::start(Primaries::All, &Options::fast());
+    let group = tokio::task::block_in_place(start)?;
     let members = Vec::leak(vec![group])[0].members();
     members[0].query("CREATE DATABASE idem")?;
     let user = MySqlConnectOptions::new()

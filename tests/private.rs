@@ -159,11 +159,9 @@ impl Private {
             Kind::MariaDb => Server::maria_db(&logged(options, writes).set("log-bin", "binlog"))?,
             Kind::MySql => Server::my_sql(&logged(options, writes))?,
             // A member that was killed gets what the others have committed since its last commit, so the kill must not
-            // have lost an earlier one. A read waits for what other members have acknowledged.
+            // have lost an earlier one.
             Kind::Group => {
-                let options =
-                    Options::durable().set("loose-group-replication-consistency", "BEFORE");
-                let group = GroupReplication::start(Primaries::All, &options)?;
+                let group = GroupReplication::start(Primaries::All, &Options::durable())?;
                 let [first, ..] = group.members() else {
                     bail!("a group has members");
                 };

@@ -26,16 +26,9 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) async fn start(primaries: Primaries) -> anyhow::Result<Self> {
-        // The ledger is not the store's: its reads must see what other members have acknowledged.
-        let consistency = match primaries {
-            Primaries::One => "BEFORE_ON_PRIMARY_FAILOVER",
-            Primaries::All => "BEFORE",
-        };
         // A member that was killed gets what its group has committed since its own last transaction. It must not have lost
         // one before it.
-        let options_of_all =
-            Options::durable().set("loose-group-replication-consistency", consistency);
-        let group = blocking(|| GroupReplication::start(primaries, &options_of_all))?;
+        let group = blocking(|| GroupReplication::start(primaries, &Options::durable()))?;
         let first = &group.members()[0];
         blocking(|| first.query("CREATE DATABASE idem"))?;
         let pool = MySqlPool::connect_with(options(address(first))).await?;

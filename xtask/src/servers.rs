@@ -127,7 +127,8 @@ const KINDS: [Kind; 7] = [
     },
 ];
 
-const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
+/// Variable of a MySQL, without which its tests do not run.
+pub(crate) const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
 const CLUSTER: &str = "IDEM_TEST_REDIS_CLUSTER_URLS";
 const ETCD: &str = "IDEM_TEST_ETCD_URLS";
 
@@ -235,10 +236,8 @@ impl Servers {
                 .iter()
                 .map(|(options, kind)| (kind, scope.spawn(|| (kind.start)(options))))
                 .collect();
-            let group = (group && !is_missing(Release::MY_SQL)).then(|| {
-                let options = Options::fast().set("loose-group-replication-consistency", "BEFORE");
-                GroupReplication::start(Primaries::All, &options)
-            });
+            let group = (group && !is_missing(Release::MY_SQL))
+                .then(|| GroupReplication::start(Primaries::All, &Options::fast()));
             // A node that a loaded machine keeps waiting for seconds must not be replaced under a test.
             let mut options = Options::fast().set("cluster-node-timeout", "60000");
             if set == Set::Newest && !is_missing(Release::REDIS) {

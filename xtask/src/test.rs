@@ -17,7 +17,7 @@ use crate::clients;
 use crate::parts::{self, Chosen, Need, Part, Target, Work};
 use crate::passed::Mark;
 use crate::run::{Job, Run};
-use crate::servers::{self, POSTGRES_VERSIONS, Servers, Set};
+use crate::servers::{self, MYSQL, POSTGRES_VERSIONS, Servers, Set};
 use crate::tested::{self, Tested, Tests};
 
 /// Runs the named parts, stores and areas, or all parts if there is no name, on a set of servers. If it resumes, it leaves
@@ -396,9 +396,6 @@ fn skipped(run: &Run) -> Vec<&'static str> {
     let all = left_out.chain([rounds::PRIMARIES, rounds::ON_GALERA, rounds::ON_GROUP]);
     all.flat_map(|tests| ["--skip", tests]).collect()
 }
-
-/// Variable of a MySQL, without which its tests do not run.
-const MYSQL: &str = "IDEM_TEST_MYSQL_URL";
 
 /// Servers and HTTP clients for the tests.
 pub(crate) struct Fixtures {

@@ -33,8 +33,7 @@ static GALERA: LazyLock<GaleraCluster> = LazyLock::new(|| {
 });
 
 static GROUP: LazyLock<GroupReplication> = LazyLock::new(|| {
-    let options = Options::fast().set("loose-group-replication-consistency", "BEFORE");
-    let group = GroupReplication::start(Primaries::All, &options).unwrap();
+    let group = GroupReplication::start(Primaries::All, &Options::fast()).unwrap();
     group.members()[0].query("CREATE DATABASE idem").unwrap();
     group
 });

@@ -57,9 +57,10 @@ impl GroupReplication {
             .iter()
             .map(|port| format!("127.0.0.1:{port}"))
             .collect();
-        let (single, checked) = match primaries {
-            Primaries::One => ("ON", "OFF"),
-            Primaries::All => ("OFF", "ON"),
+        // Of several primaries, each waits for what the others have acknowledged.
+        let (single, checked, consistency) = match primaries {
+            Primaries::One => ("ON", "OFF", "BEFORE_ON_PRIMARY_FAILOVER"),
+            Primaries::All => ("OFF", "ON", "BEFORE"),
         };
         let options = |member: usize| {
             // The data is initialised before the plug-in is loaded, so its settings may be unknown.
@@ -78,6 +79,7 @@ impl GroupReplication {
                 .set(&group("group-seeds"), &addresses.join(","))
                 .set(&group("ip-allowlist"), "127.0.0.1/8")
                 .set(&group("single-primary-mode"), single)
+                .set(&group("consistency"), consistency)
                 .set(&group("enforce-update-everywhere-checks"), checked)
                 .set(&group("member-expel-timeout"), "15")
                 // The user of a member that fetches missing writes has `caching_sha2_password`.

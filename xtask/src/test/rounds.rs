@@ -5,8 +5,9 @@ use std::process::Command;
 
 use idem_servers::Release;
 
-use super::{MYSQL, Program, program};
+use super::{Program, program};
 use crate::run::{Job, Run};
+use crate::servers::MYSQL;
 
 /// Round of the program `crash`: its arguments and its stores.
 struct Round {
