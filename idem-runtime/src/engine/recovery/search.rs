@@ -37,9 +37,13 @@ impl Search for RecoverySearch {
         for _ in 0..self.handlers.len() {
             let (operation, handler) = &self.handlers[self.next];
             match self.recover(operation, handler, tasks).await {
-                // The next search continues with this operation.
-                Ok(Found::Full) => return Found::Full,
-                Ok(_) => self.failures[self.next].reset(),
+                Ok(found) => {
+                    self.failures[self.next].reset();
+                    if found == Found::Full {
+                        // The next search continues with this operation.
+                        return found;
+                    }
+                }
                 Err(error) => {
                     failures += 1;
                     if let Some(text) = self.failures[self.next].text(&error) {
