@@ -34,8 +34,8 @@
 //! - A retryable error of a call that recognises its repetitions is repeated, up to 20 times with growing pauses of up to
 //!   200 ms. Any other retryable error makes the case inconclusive.
 //! - An inconclusive case is repeated, twice at most.
-//! - Cases that race many rounds stop after 10 or 20 s: on a slow store fewer rounds will do. A purge has 500 ms to count
-//!   what two others compete for, in up to 40 tries. A record must be there for the first half of its retention.
+//! - Cases that race many rounds stop after 10 or 20 s: on a slow store fewer rounds will do. A round of
+//!   purges beside those of others has 500 ms to count its records, and there are 40 rounds at most. A record must be there for the first half of its retention.
 //! - A claim of a record that an open transaction holds must not be granted. The case waits 200 ms for its answer, so a
 //!   store that grants the claim later passes.
 //!

@@ -570,7 +570,7 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
     {
         return StoreError::new(Other, format!("{problem}; {remedy}")).with_source(source);
     }
-    let error = sql::error(source, |answer| {
+    sql::error_of_server(source, |answer| {
         let code = answer.code().unwrap_or_default();
         match &*code {
             // Under the name of a statement there is another one, or none.
@@ -671,12 +671,7 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
             ),
             _ => (Other, "the database refused the statement"),
         }
-    });
-    match error.kind() {
-        // A failover may be under way. Its connection is closed, and the next one may lead to the new primary.
-        ReadOnly => error.retryable(),
-        _ => error,
-    }
+    })
 }
 
 /// Options that any pooler accepts. PgBouncer before version 1.20 refuses the parameter that sqlx sends for exact

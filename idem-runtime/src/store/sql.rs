@@ -165,6 +165,20 @@ const SERVER_WITHOUT_TLS: &str = "server does not support TLS";
 /// it encrypts it, as it does when it starts or stops. The driver reads a missing answer as a zero byte.
 const NO_ANSWER_ABOUT_TLS: [&str; 2] = ["SSLRequest: 0x00", "SSLRequest: 0x45"];
 
+/// Converts an error of sqlx on a server. That it takes no writes is retryable: a failover may be under way, the connection
+/// is closed, and the next one may lead to the new primary.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) fn error_of_server(
+    source: sqlx::Error,
+    database: impl FnOnce(&dyn DatabaseError) -> (StoreErrorKind, &'static str),
+) -> StoreError {
+    let error = error(source, database);
+    match error.kind() {
+        StoreErrorKind::ReadOnly => error.retryable(),
+        _ => error,
+    }
+}
+
 /// Converts an error of sqlx. The dialect interprets the errors that the database itself returned.
 pub(super) fn error(
     source: sqlx::Error,

@@ -40,9 +40,9 @@ pub(in crate::store) async fn run(
             if let Err(error) = &answer
                 && number(error) == Some(WAITED_IN_VAIN)
                 && waits_for_locks(text.as_str())
-                && has_no_majority(&mut connection).await
+                && let Err(cause) = refuse_without_majority(&mut connection).await
             {
-                answer = Err(sqlx::Error::AnyDriverError(Box::new(NoMajority)));
+                answer = Err(cause);
             }
             connection.note(&answer);
             if answer
@@ -69,15 +69,19 @@ pub(in crate::store) async fn run(
     pool.watch(run).await
 }
 
-/// Returns true if the server is a node of Galera without a majority. It does not say so to a statement that it has not
+/// Asks whether the server is a node of Galera without a majority. It does not say so to a statement that it has not
 /// prepared yet.
-async fn has_no_majority(connection: &mut MySqlConnection) -> bool {
+///
+/// # Errors
+/// [`NoMajority`] if it is; and those of any statement.
+async fn refuse_without_majority(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     let status = "SHOW STATUS LIKE 'wsrep_cluster_status'";
-    let answer = answer_of(connection, sqlx::raw_sql(status)).await;
-    answer.is_ok_and(|it| {
-        let mut rows = it.rows.iter();
-        rows.any(|row| matches!(row.text_or_null(1), Ok(Some("non-Primary"))))
-    })
+    for row in answer_of(connection, sqlx::raw_sql(status)).await?.rows {
+        if row.text_or_null(1)? == Some("non-Primary") {
+            return Err(sqlx::Error::AnyDriverError(Box::new(NoMajority)));
+        }
+    }
+    Ok(())
 }
 
 /// Runs a statement on a connection in a transaction that the store opened. If the future is dropped, the connection is

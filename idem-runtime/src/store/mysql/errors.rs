@@ -99,7 +99,7 @@ pub(in crate::store) fn number(error: &sqlx::Error) -> Option<u16> {
 }
 
 pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
-    use StoreErrorKind::{Conflict, Denied, ReadOnly, Unavailable};
+    use StoreErrorKind::{Conflict, Denied, Unavailable};
     match &source {
         sqlx::Error::AnyDriverError(error) if error.is::<Unusable>() => {
             let message = error
@@ -133,12 +133,7 @@ pub(in crate::store) fn error(source: sqlx::Error) -> StoreError {
         return StoreError::new(Conflict, ROLLED_BACK).with_source(source);
     }
     let number = number(&source);
-    let error = sql::error(source, |_| number.map_or(UNKNOWN, meaning));
-    match error.kind() {
-        // A failover may be under way. Its connection is closed, and the next one may lead to the new primary.
-        ReadOnly => error.retryable(),
-        _ => error,
-    }
+    sql::error_of_server(source, |_| number.map_or(UNKNOWN, meaning))
 }
 
 const ROLLED_BACK: &str = "the statement was rolled back in favour of others each time, try again";

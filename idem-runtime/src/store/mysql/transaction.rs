@@ -11,7 +11,7 @@ use super::errors::{LOCKED, error, number, retry_undone};
 use super::settings::Settings;
 use super::statements::MySqlStatements;
 use super::{MySqlStore, connections, galera};
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::StoreError;
 use crate::record::{Observation, Outcome, Owner, Record};
 use crate::store::sql::{self, Backend, InTransaction, OpenTransaction, Query};
 use crate::store::{ClaimInTransaction, ClaimRequest, FencedWrite, TransactionalStore};
@@ -152,14 +152,7 @@ impl TransactionalStore for MySqlStore {
         let answer = InTransaction::new(self, transaction)
             .claim(observed, claim)
             .await;
-        // A server without writes has begun the transaction, see `errors::is_of_wrong_server`.
-        if answer
-            .as_ref()
-            .is_err_and(|error| error.kind() == StoreErrorKind::ReadOnly)
-        {
-            transaction.close_on_drop();
-        }
-        answer
+        answer.inspect_err(|error| transaction.close_if_read_only(error))
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
     BEGIN, BEGIN_ANY, ClaimRow, PostgresStore, error, existing, id_mismatch, read_claim_row,
     retry_conflicts,
 };
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::StoreError;
 use crate::record::{Observation, Outcome, Owner, Record, RecordState, Timestamp};
 use crate::store::sql::{
     self, Backend, InTransaction, OpenTransaction, Query, Readable as _, Reservation, Returning,
@@ -141,10 +141,7 @@ impl TransactionalStore for PostgresStore {
                     return Ok(ClaimInTransaction::Locked { fingerprint: None });
                 }
                 Err(error) => {
-                    // A standby began the transaction, see `connections::is_read_only`.
-                    if error.kind() == StoreErrorKind::ReadOnly {
-                        transaction.close_on_drop();
-                    }
+                    transaction.close_if_read_only(&error);
                     return Err(error);
                 }
             }

@@ -15,6 +15,8 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
 use super::cancel::{OnCancel, catch_panic};
 use super::connections::{Connections, TakenConnection};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::error::{StoreError, StoreErrorKind};
 #[cfg(feature = "postgres")]
 use crate::record::{FencingToken, Timestamp};
 #[cfg(feature = "postgres")]
@@ -313,11 +315,13 @@ impl<'c, DB: Cancellation> OpenTransaction<'c, DB> {
         self
     }
 
-    /// Closes the connection at the end of the transaction, instead of returning it to its pool. The caller's connection
-    /// is left as it is.
+    /// Closes the connection at the end of the transaction, instead of returning it to its pool, if its server takes no
+    /// writes: a replica begins transactions as well. The caller's connection is left as it is.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
-    pub(in crate::store) fn close_on_drop(&mut self) {
-        if let ConnectionSource::Pool { open, .. } = &mut self.0 {
+    pub(in crate::store) fn close_if_read_only(&mut self, refused: &StoreError) {
+        if let (StoreErrorKind::ReadOnly, ConnectionSource::Pool { open, .. }) =
+            (refused.kind(), &mut self.0)
+        {
             open.connection.close_on_drop();
         }
     }
