@@ -30,7 +30,7 @@
 //! - Durations by the store's clock may be shorter by 0.1 % and 1 ms than by that of the caller, because the rates of two
 //!   clocks differ. They may be longer by the store's [time uncertainty](Store::time_uncertainty).
 //! - Times of two reads may differ by 1 s and the time uncertainty, because a store may have several clocks.
-//! - An event that must happen has 20 s, and a case has 60 s.
+//! - An event that must happen has 20 s, and a case has five minutes.
 //! - A retryable error of a call that recognises its repetitions is repeated, up to 20 times with growing pauses of up to
 //!   200 ms. Any other retryable error makes the case inconclusive.
 //! - An inconclusive case is repeated, twice at most.
@@ -74,8 +74,8 @@ use kit::{CaseResult, Subject};
 
 pub use self::transactions::{Counters, TransactionalReport, run_transactional};
 
-/// Time limit of a case. A case that takes longer fails. No case needs more than a few seconds.
-const CASE_LIMIT: Duration = Duration::from_secs(60);
+/// Time limit of a case. No case needs more than a few seconds, except on a machine that is far above its load.
+const CASE_LIMIT: Duration = Duration::from_secs(300);
 /// Number of times that a case which could not decide is repeated.
 const REPETITIONS: u32 = 2;
 /// Number of cases that [`run_all`] runs concurrently.
@@ -140,7 +140,7 @@ impl Case {
     /// # Errors
     /// [`Violation`] if the store breaks the rule or returns an error, and if the case [does not apply](Self::applies_to)
     /// to the store. The violation is [inconclusive](Violation::inconclusive) if the case could not decide: it took longer
-    /// than a minute, or the store went on returning retryable errors.
+    /// than five minutes, or the store went on returning retryable errors.
     ///
     /// # Cancel safety
     /// If the future is dropped, its records remain in the store. They do not affect other cases.
