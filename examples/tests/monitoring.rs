@@ -76,6 +76,12 @@ fn the_dashboard_queries_metrics_that_exist() {
     for panel in dashboard["panels"].as_array().unwrap() {
         let position = &panel["gridPos"];
         assert!(positions.insert((position["y"].as_u64(), position["x"].as_u64())));
+        if panel["type"] != "row" {
+            let url = panel["links"][0]["url"].as_str().unwrap();
+            let page = url.strip_prefix("https://idem-rs.github.io/idem/").unwrap();
+            let page = page.strip_suffix(".html").unwrap();
+            assert!(docs(&format!("book/src/{page}.md")).exists(), "{url}");
+        }
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expression = target["expr"].as_str().unwrap();
             assert_eq!(unknown_in(expression), [""; 0], "{expression}");
@@ -117,6 +123,20 @@ fn alerts() -> Vec<Alert> {
         text: text.to_owned(),
     });
     alerts.collect()
+}
+
+/// True if a test has series of two services, and the alert is silent, fires for one of them, and ends.
+fn two_services(tests: &str, alert: &str) -> bool {
+    let case = format!("alertname: {alert}\n");
+    tests.split("- interval: ").skip(1).any(|test| {
+        let has = |job: &str| test.contains(&format!("job=\"{job}\""));
+        let cases: Vec<_> = test
+            .split(&case)
+            .skip(1)
+            .map(|it| !it.trim_start().starts_with("exp_alerts: []"))
+            .collect();
+        has("pay") && has("shop") && cases == [false, true, false]
+    })
 }
 
 #[test]
@@ -184,6 +204,10 @@ fn each_alert_has_a_runbook_and_a_test() {
             .filter(|it| it.trim_start().starts_with("exp_alerts: []"));
         let (all, silent) = (cases.count(), silent.count());
         assert!(silent > 0 && all > silent, "{name} is not tested both ways");
+        assert!(
+            two_services(&tests, name),
+            "{name} is not tested with two services, up to its end"
+        );
         pages.insert(format!("{page}.md"));
     }
     let files = fs::read_dir(docs("book/src/runbooks")).unwrap();

@@ -48,6 +48,8 @@ mod shared;
 mod singleflight;
 mod step_state;
 mod steps;
+#[cfg(feature = "metrics")]
+mod stuck_report;
 pub(crate) mod transaction;
 pub(crate) mod typed;
 
@@ -62,6 +64,8 @@ pub use self::purger::{Purger, PurgerGuard};
 pub use self::records::{RecordChanges, Records};
 pub use self::recovery::{Recovery, RecoveryGuard};
 pub use self::run_options::RunOptions;
+#[cfg(feature = "metrics")]
+pub use self::stuck_report::StuckReporter;
 pub use self::typed::{Finality, Reconciled};
 
 use self::shared::Engine;

@@ -174,6 +174,8 @@ pub mod advanced {
 /// [`Idem::records`](crate::Idem::records) returns [`Records`](operator::Records). Filters, pages and the entries of the audit are in
 /// [`store`].
 pub mod operator {
+    #[cfg(feature = "metrics")]
+    pub use crate::engine::StuckReporter;
     pub use crate::engine::{RecordChanges, Records};
     pub use crate::store::operator::*;
     pub use crate::verify::{StoredPart, Verification, VerificationFailure, VerificationReport};

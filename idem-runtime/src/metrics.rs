@@ -57,7 +57,7 @@ pub(crate) use self::sink::{OperationMetrics, Raised, Timer};
 /// A part of a call whose duration is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timed {
-    /// From sending a claim to the store's answer, with retries.
+    /// From sending a claim until the store answers or the call gives up, with retries.
     Claim,
     /// From the first poll of the body to its end.
     Body,

@@ -25,6 +25,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
+mod crashes;
 mod metrics;
 mod names;
 mod printed;

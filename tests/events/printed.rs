@@ -12,6 +12,7 @@ use idem_runtime::{
 };
 use idem_servers::{Options, Server};
 use idem_tests::clocked::ClockedStore;
+use idem_tests::recording::Recording;
 use serde::{Deserialize, Serialize};
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
@@ -326,9 +327,11 @@ async fn a_recovery_prints_what_it_could_not_look_for() {
 }
 
 /// Lines that a recovery prints of a call whose owner is gone without a trace, up to the one that ends with this text. It
-/// makes the call once at most.
-async fn recover(on_crash: OnCrash, succeeds: bool, up_to: &str) -> Vec<String> {
+/// makes the call once at most. With the numbers of recoveries that succeeded, failed and were given up, by its metrics.
+async fn recover(on_crash: OnCrash, succeeds: bool, up_to: &str) -> (Vec<String>, [u64; 3]) {
     let (printed, _guard) = print();
+    let recording = Recording::default();
+    let _recorder = ::metrics::set_default_local_recorder(&recording);
     let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
     let pool = pool.connect("sqlite::memory:").await.unwrap();
     let store = SqliteStore::new(pool.clone());
@@ -382,29 +385,37 @@ async fn recover(on_crash: OnCrash, succeeds: bool, up_to: &str) -> Vec<String> 
         let (message, fields) = message.split_once(" operation=").unwrap();
         format!("{message} {}", fields.rsplit(' ').next().unwrap())
     };
-    lines.map(message_and_number).collect()
+    let counted = ["succeeded", "failed", "given_up"].map(|result| {
+        recording.counter(&format!(
+            "idem_recoveries_total{{operation=\"test.recovered\",result=\"{result}\"}}"
+        ))
+    });
+    (lines.map(message_and_number).collect(), counted)
 }
 
 #[tokio::test]
 async fn a_recovery_prints_each_call_that_it_makes() {
     let retried = "retrying a call whose owner crashed";
-    let lines = recover(OnCrash::Rerun, true, retried).await;
+    let (lines, counted) = recover(OnCrash::Rerun, true, retried).await;
     assert_eq!(lines, [format!("{retried} recovery=1")]);
+    assert_eq!(counted, [1, 0, 0]);
 }
 
 #[tokio::test]
 async fn a_recovery_prints_each_call_that_fails_and_each_that_it_gives_up() {
     let given_up =
         "the call could not be recovered and is interrupted, an operator must resolve it";
-    let lines = recover(OnCrash::Rerun, false, given_up).await;
+    let (lines, counted) = recover(OnCrash::Rerun, false, given_up).await;
+    assert_eq!(counted, [0, 1, 1]);
     let expected = [
         "retrying a call whose owner crashed recovery=1".to_owned(),
         "a recovery did not end well recovery=1".to_owned(),
         format!("{given_up} recoveries=1"),
     ];
     assert_eq!(lines, expected);
-    let lines = recover(OnCrash::Refuse, true, given_up).await;
+    let (lines, counted) = recover(OnCrash::Refuse, true, given_up).await;
     assert_eq!(lines, [format!("{given_up} recoveries=0")]);
+    assert_eq!(counted, [0, 0, 1]);
 }
 
 #[tokio::test]

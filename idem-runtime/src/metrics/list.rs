@@ -57,7 +57,7 @@ metrics! {
     CALLS: Counter "idem_calls_total" ["operation", "outcome"] Count
         "Calls that ended, by outcome.";
     CLAIM: Histogram "idem_claim_duration_seconds" ["operation"] Seconds
-        "Time from sending a claim to the store's answer, with retries.";
+        "Time from sending a claim until the store answered it or the call gave up, with retries.";
     BODY: Histogram "idem_body_duration_seconds" ["operation"] Seconds
         "Time that bodies ran, from their first poll to their end.";
     COMPLETE: Histogram "idem_complete_duration_seconds" ["operation"] Seconds
@@ -78,6 +78,12 @@ metrics! {
         "Time by which the store's clock was ahead of the time that the purger of this process can explain, when it last looked.";
     PURGED: Counter "idem_purged_records_total" ["result"] Count
         "Records that the purger of this process removed, or marked as interrupted.";
+    STUCK: Gauge "idem_stuck_records" ["operation", "state"] Count
+        "Records without an outcome whose owner is gone (lapsed, interrupted), when a reporter last counted them.";
+    STUCK_AGE: Gauge "idem_oldest_stuck_record_age_seconds" ["operation", "state"] Seconds
+        "Time since the first claim of the oldest record without an outcome whose owner is gone, when a reporter last counted them.";
+    RECOVERIES: Counter "idem_recoveries_total" ["operation", "result"] Count
+        "Calls that the recovery of this process retried (succeeded, failed), or left to an operator (given_up).";
     OUTBOX: Gauge "idem_outbox_messages" ["outbox", "state"] Count
         "Messages of the outbox that wait for delivery, or are parked, when a relay last counted them.";
     OUTBOX_AGE: Gauge "idem_outbox_oldest_message_age_seconds" ["outbox"] Seconds

@@ -134,6 +134,13 @@ impl OperationMetrics {
         count(&Key::from_parts(list::REFUSED, labels), 1);
     }
 
+    /// Counts the end of a recovery.
+    pub(crate) fn count_recovery(self, result: &'static str) {
+        let mut labels: Vec<_> = self.0.claim.labels().cloned().collect();
+        labels.push(Label::from_static_parts("result", result));
+        count(&Key::from_parts(list::RECOVERIES, labels), 1);
+    }
+
     pub(crate) fn start(self, timed: Timed) -> Timer {
         self.start_at(timed, Instant::now())
     }
@@ -300,6 +307,22 @@ pub(crate) fn store_clock_ahead(ahead: Duration) {
     gauge(&KEY).set(ahead.as_secs_f64());
 }
 
+/// Label of the metrics of the operation with this name.
+pub(crate) fn operation_label(name: &str) -> String {
+    let label = OperationMetrics::of(name).0.claim.labels().next();
+    label.map_or_else(String::new, |it| it.value().to_owned())
+}
+
+/// Reports the stuck records of an operation in one state, by its label.
+pub(crate) fn stuck_records(operation: &str, state: &'static str, records: u64, oldest: Duration) {
+    let labels = vec![
+        Label::new("operation", operation.to_owned()),
+        Label::from_static_parts("state", state),
+    ];
+    gauge(&Key::from_parts(list::STUCK, labels.clone())).set(records as f64);
+    gauge(&Key::from_parts(list::STUCK_AGE, labels)).set(oldest.as_secs_f64());
+}
+
 /// Reports the messages of an outbox.
 pub(crate) fn outbox_backlog(outbox: &str, waiting: u64, parked: u64, oldest: Duration) {
     let outbox = Label::new("outbox", outbox.to_owned());
@@ -318,11 +341,7 @@ mod tests {
 
     #[test]
     fn names_made_up_at_run_time_share_one_label() {
-        let label = |name: &str| {
-            let metrics = OperationMetrics::of(name);
-            let label = metrics.0.claim.labels().next().unwrap();
-            label.value().to_owned()
-        };
+        let label = operation_label;
         assert_eq!(label("first"), "first");
         assert_eq!(label(""), INVALID_OPERATION);
         let mut other = 0;

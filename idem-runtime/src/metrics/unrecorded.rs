@@ -19,6 +19,8 @@ impl OperationMetrics {
     #[cfg(feature = "http")]
     pub(crate) fn count_refused(self, _problem: &'static str) {}
 
+    pub(crate) fn count_recovery(self, _result: &'static str) {}
+
     pub(crate) fn start(self, _: Timed) -> Timer {
         Timer
     }

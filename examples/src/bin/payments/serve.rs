@@ -126,6 +126,7 @@ impl Worker {
         // Gives the user time to click again during a charge.
         shop.processor.pause = Duration::from_millis(700);
         Purger::new(&shop.idem).start()?.detach();
+        shop.idem.report_stuck(Duration::from_secs(60))?.detach();
         let routes = page::routes(Arc::new(shop), number).await?.merge(numbers);
         println!("{LISTENING}{}", listener.local_addr()?.port());
         Ok(axum::serve(listener, routes).await?)

@@ -84,10 +84,11 @@ async fn send(
         }
         let sent_at = now.take().unwrap_or_else(Instant::now);
         let first_sent_at = *first_sent_at.get_or_insert(sent_at);
+        let timer = || call.metrics.start_at(Timed::Claim, first_sent_at);
         let claim = transaction.claim(observed, request);
         match bounded(call.time_left(policy.store_timeout), claim).await {
             Ok(answer) => {
-                call.metrics.start_at(Timed::Claim, first_sent_at).stop();
+                timer().stop();
                 if let Some(permit) = permit {
                     permit.answered();
                 }
@@ -98,14 +99,23 @@ async fn send(
                 return Ok((answer, sent_at));
             }
             // The statement was cut off on the caller's connection: the call cannot end as if nothing had been sent.
-            Err(error) if transaction.joins() => return Err(error.into()),
+            Err(error) if transaction.joins() => {
+                timer().stop();
+                return Err(error.into());
+            }
             Err(error) => {
                 drop(permit);
-                call.check_deadline()?;
+                if let Err(late) = call.check_deadline() {
+                    timer().stop();
+                    return Err(late);
+                }
                 let patience = later(first_sent_at, policy.store_patience);
                 let retries =
                     retries.get_or_insert_with(|| Retries::until(call.by_deadline(patience)));
-                retries.pause_after(error).await?;
+                if let Err(error) = retries.pause_after(error).await {
+                    timer().stop();
+                    return Err(error.into());
+                }
             }
         }
     }

@@ -132,18 +132,25 @@ impl SentClaims {
             }
             let sent_at = now.take().unwrap_or_else(Instant::now);
             let first_sent_at = *first_sent_at.get_or_insert(sent_at);
+            let timer = || call.metrics.start_at(Timed::Claim, first_sent_at);
             let error = match self.send_once(call, message, permit).await {
                 Ok(claim) => {
-                    call.metrics.start_at(Timed::Claim, first_sent_at).stop();
+                    timer().stop();
                     return Ok((claim, sent_at));
                 }
                 Err(error) => error,
             };
-            call.check_deadline()?;
+            if let Err(late) = call.check_deadline() {
+                timer().stop();
+                return Err(late);
+            }
             let patience = later(sent_at, call.engine.policy.store_patience);
             let retries = retries.get_or_insert_with(|| Retries::until(call.by_deadline(patience)));
             // Boxed, because a timer is larger than the rest of a waiting call's state.
-            Box::pin(retries.pause_after(error)).await?;
+            if let Err(error) = Box::pin(retries.pause_after(error)).await {
+                timer().stop();
+                return Err(error.into());
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::DecodeError;
 use crate::key::{Operation, RecordId};
+use crate::metrics::OperationMetrics;
 use crate::mutex::lock;
 use crate::record::Payload;
 use crate::store::RecoveryInput;
@@ -96,6 +97,12 @@ struct RecoveryRun {
 impl Drop for RecoveryRun {
     fn drop(&mut self) {
         self.under_way.remove(&self.input.id);
+        let result = if self.ended_well {
+            "succeeded"
+        } else {
+            "failed"
+        };
+        OperationMetrics::of(self.operation.as_str()).count_recovery(result);
         if !self.ended_well {
             tracing::warn!(
                 target: "idem",

@@ -8,6 +8,7 @@ use crate::error::StoreError;
 use crate::error::causes::with_causes;
 use crate::failure_log::FailureLog;
 use crate::key::Operation;
+use crate::metrics::OperationMetrics;
 use crate::record::{ClaimId, OnCrash, Owner, Record, RecordState};
 use crate::store::{
     ClaimOutcome, ClaimRequest, RecoveryInput, RecoveryStore, Resolution, Resolved,
@@ -196,6 +197,7 @@ impl RecoverySearch {
             return Ok(());
         }
         bounded(limit, store.forget(input)).await?;
+        OperationMetrics::of(operation.as_str()).count_recovery("given_up");
         tracing::error!(
             target: "idem",
             operation = operation.as_str(),
