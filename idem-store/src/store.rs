@@ -199,6 +199,13 @@ pub trait Store: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Returns what this process knows about why statements of this store wait right now, as a part of a sentence: that all
+    /// connections of a pool are in use, for example. The error of a call that got no answer in time then says so. The
+    /// default knows nothing.
+    fn bottleneck(&self) -> Option<String> {
+        None
+    }
+
     /// Largest difference between the earliest and the latest time that the store's clock may have shown when a transition
     /// read it. Leases and retentions may last longer than they were asked for by this much, and never shorter. The default
     /// is zero: the store reads its clock exactly. See [`clock`](crate::clock).
@@ -536,6 +543,10 @@ macro_rules! by_pointer {
 
             fn expires_by_itself(&self) -> bool {
                 (**self).expires_by_itself()
+            }
+
+            fn bottleneck(&self) -> Option<String> {
+                (**self).bottleneck()
             }
 
             fn time_uncertainty(&self) -> Duration {

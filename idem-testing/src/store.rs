@@ -476,6 +476,10 @@ impl Store for TestStore {
         self.inner.can_resolve_manually()
     }
 
+    fn bottleneck(&self) -> Option<String> {
+        self.inner.bottleneck()
+    }
+
     fn expires_by_itself(&self) -> bool {
         self.inner.expires_by_itself()
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use idem_runtime::conformance::faults::{FaultStore, Op};
+use idem_runtime::operator::{OperatorStore, Severity};
 use idem_runtime::{Call, Error, Idem, RedisStore, Store};
 use idem_tests::claims::{claim, own};
 use idem_tests::on_stores;
@@ -132,6 +133,68 @@ async fn sessions_of_statements_that_were_cut_off_are_bounded<S: Sql>(line: Line
     line.call("second").await.unwrap();
 }
 
+/// What a call says that waits for a connection for longer than it may.
+async fn fails_on<S: Sql>(pool: &S::Pool) -> String {
+    let short = Duration::from_millis(200);
+    let idem = Idem::builder(S::over(pool))
+        .store_timeout(short)
+        .store_patience(short)
+        .build();
+    let call = Call::new("silence.call", "no answer", "request", TTL);
+    let answer = idem.run(call, async || Ok::<_, Error>(())).await;
+    let error = answer.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    format!("{error:?}")
+}
+
+async fn a_call_without_an_answer_says_what_it_waited_for<S: Sql>(line: Line<S>) {
+    let all = try_join_all((0..POOL).map(|_| S::acquire(&line.pool)));
+    let held = all.await.unwrap();
+    let said = fails_on::<S>(&line.pool).await;
+    assert!(
+        said.contains("all 16 connections of the pool are in use"),
+        "{said}"
+    );
+    drop(held);
+
+    let (proxy, nowhere) = through_proxy(&S::any(&line.past).url()).await;
+    drop(proxy);
+    let pool = S::pool_without_pings(&S::options_at(&nowhere).unwrap(), POOL);
+    let said = fails_on::<S>(&pool).await;
+    assert!(said.contains("no connection could be opened"), "{said}");
+
+    // A server that is only silent gives no such reason.
+    line.proxy.silence();
+    let said = fails_on::<S>(&line.pool).await;
+    assert!(
+        said.contains("no answer") && !said.contains("connection"),
+        "{said}"
+    );
+}
+
+/// The server counts the minute, so this test waits for it.
+async fn a_transaction_that_is_open_and_idle_is_a_finding<S: Sql + OperatorStore>(line: Line<S>) {
+    let mut outer = S::begin_outer(&line.past).await.unwrap();
+    let reads = "SELECT scope FROM idem_records";
+    S::text(S::connection(&mut outer), reads).await.unwrap();
+    let store = line.idem.store().inner();
+    let begun = Instant::now();
+    loop {
+        let findings = store.findings().await;
+        let found = findings
+            .iter()
+            .find(|it| it.check == "transactions")
+            .unwrap();
+        if found.severity == Severity::Warning {
+            assert!(found.found.contains("run no statement"), "{found:?}");
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(180), "{found:?}");
+        sleep(Duration::from_secs(1)).await;
+    }
+    S::rollback_outer(outer).await.unwrap();
+}
+
 /// A proxy in front of the server of a URL, and the URL with the proxy's port.
 async fn through_proxy(url: &str) -> (Proxy, String) {
     let (scheme, rest) = url.split_once("://").unwrap();
@@ -148,6 +211,8 @@ on_stores! { [transactions server] Line::open:
     calls_that_meet_silent_connections_together_are_served,
     after_closed_connections_the_next_try_gets_a_new_one,
     sessions_of_statements_that_were_cut_off_are_bounded,
+    a_call_without_an_answer_says_what_it_waited_for,
+    a_transaction_that_is_open_and_idle_is_a_finding,
 }
 
 #[tokio::test]

@@ -26,18 +26,17 @@ use lanes::Lanes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::error::Error;
 use crate::key::Operation;
 use crate::mutex::lock;
 use crate::policy::Policy;
-use crate::timing::{later, timed_out};
+use crate::timing::later;
 
 /// Time that the first call waits before the last one comes first.
 const CONGESTED: Duration = Duration::from_millis(100);
 /// Largest number of calls that wait. Beyond it, the operation with the most of them loses the one that has waited longest.
 const MAX_WAITING: usize = 32_768;
 /// Bounds of the time after which a refused call may be repeated.
-const RETRY_AFTER: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+pub(super) const RETRY_AFTER: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 /// Share of a new measurement in the typical time of a claim.
 const WEIGHT: f64 = 0.1;
 
@@ -80,20 +79,6 @@ pub(super) enum Refused {
     Overloaded(Duration),
     /// The store has answered no claim for this time.
     Silent(Duration),
-}
-
-impl Refused {
-    /// The deadline of a call has passed, whatever the queue is like.
-    pub(super) const LATE: Self = Self::Overloaded(RETRY_AFTER[0]);
-}
-
-impl From<Refused> for Error {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Overloaded(retry_after) => Self::Overloaded { retry_after },
-            Refused::Silent(patience) => timed_out(patience).into(),
-        }
-    }
 }
 
 /// Permission to send one claim. Dropping it admits the next call.

@@ -7,7 +7,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
 use super::Engine;
-use super::admission::Refused;
+use super::admission::RETRY_AFTER;
 use super::progress::Progress;
 use super::singleflight::{SharedCall, SingleFlight};
 use super::step_state::Steps;
@@ -66,7 +66,9 @@ impl Prepared {
     /// Refuses to begin after the call's deadline.
     pub(super) fn check_deadline(&self) -> Result<(), Error> {
         match self.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(Refused::LATE.into()),
+            Some(deadline) if Instant::now() >= deadline => Err(Error::Overloaded {
+                retry_after: RETRY_AFTER[0],
+            }),
             _ => Ok(()),
         }
     }

@@ -13,7 +13,7 @@ use super::give_back::GiveBack;
 use super::named::NamedFunctions;
 use super::replay_notes::ReplayNotes;
 use super::singleflight::SingleFlight;
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::fingerprint::Secret;
 use crate::metrics::sink;
 use crate::policy::Policy;
@@ -79,6 +79,17 @@ impl Engine {
             secrets,
             owner_label,
             replay_notes,
+        }
+    }
+
+    /// The error of a call that got no answer from the store within this time, with what the store knows about the reason.
+    pub(super) fn no_answer(&self, limit: Duration) -> StoreError {
+        match self.store.bottleneck() {
+            Some(reason) => StoreError::new(
+                StoreErrorKind::Timeout,
+                format!("the store gave no answer within {limit:?}: {reason}"),
+            ),
+            None => timing::timed_out(limit),
         }
     }
 

@@ -72,6 +72,8 @@ metrics! {
         "Calls of this process that wait for another call with their key.";
     QUEUED: Gauge "idem_queued_calls" ["operation"] Count
         "Calls of this process that wait until the store can work on their claims.";
+    WAITING_STATEMENTS: Gauge "idem_waiting_statements" [] Count
+        "Statements of this process that wait for a connection of the pool of their SQL store.";
     PURGE_LAG: Gauge "idem_purge_lag_seconds" [] Seconds
         "Time since the purger of this process had last deleted everything that had expired, when it last tried.";
     STORE_CLOCK_AHEAD: Gauge "idem_store_clock_ahead_seconds" [] Seconds

@@ -237,6 +237,12 @@ pub(crate) fn describe() {
     list::describe();
 }
 
+/// Raises the number of statements that wait for a connection of their pool.
+pub(crate) fn waiting_statement() -> Raised {
+    static KEY: Key = Key::from_static_name(list::WAITING_STATEMENTS);
+    Raised::by_one(&KEY)
+}
+
 /// Records the number of requests that share a statement.
 pub(crate) fn batch(size: usize) {
     static KEY: Key = Key::from_static_name(list::BATCH);

@@ -58,6 +58,11 @@ pub(crate) enum CacheAction {
 pub(crate) fn describe() {}
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) fn waiting_statement() -> Raised {
+    Raised
+}
+
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) fn batch(_: usize) {}
 
 #[cfg(feature = "cache")]

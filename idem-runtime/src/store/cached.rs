@@ -474,6 +474,10 @@ impl<S: Store> Store for Cached<S> {
         self.store.can_resolve_manually()
     }
 
+    fn bottleneck(&self) -> Option<String> {
+        self.store.bottleneck()
+    }
+
     fn expires_by_itself(&self) -> bool {
         self.store.expires_by_itself()
     }

@@ -355,6 +355,10 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
         self.old.can_resolve_manually() && self.new.can_resolve_manually()
     }
 
+    fn bottleneck(&self) -> Option<String> {
+        self.old.bottleneck().or_else(|| self.new.bottleneck())
+    }
+
     fn expires_by_itself(&self) -> bool {
         self.old.expires_by_itself() || self.new.expires_by_itself()
     }

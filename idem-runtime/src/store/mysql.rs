@@ -366,6 +366,10 @@ impl SqlStore for MySqlStore {
         }
     }
 
+    fn bottleneck(&self) -> Option<String> {
+        self.pool.bottleneck()
+    }
+
     /// If other servers accept writes, in a transaction that conflicts with a takeover on another one.
     async fn save_new_step(
         &self,

@@ -231,6 +231,27 @@ impl Finding {
         finding.unwrap_or_else(|error| Self::failed(check, &error))
     }
 
+    /// Finding about transactions that have been open and idle for more than a minute.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn of_idle_transactions(count: u64) -> Self {
+        const CHECK: &str = "transactions";
+        if count == 0 {
+            return Self::ok(
+                CHECK,
+                "no transaction that the user can see has been open and idle for a minute",
+            );
+        }
+        Self::warning(
+            CHECK,
+            format!(
+                "{count} transactions have been open for more than a minute and run no statement: each holds a connection of \
+                 its pool, and locks for which calls may wait"
+            ),
+            "find the code that holds them: a handler that waits for another service inside of a transaction, or one that \
+             never commits",
+        )
+    }
+
     /// Finding about the indexes of the tables, from the names of those that no plan uses.
     #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     pub(crate) fn of_indexes(unused: &[String]) -> Self {

@@ -376,6 +376,10 @@ impl SqlStore for PostgresStore {
         }
     }
 
+    fn bottleneck(&self) -> Option<String> {
+        self.pool.bottleneck()
+    }
+
     async fn try_claim(&self, claim: &ClaimRequest) -> Result<Option<ClaimOutcome>, StoreError> {
         let record = match self.find_or_create(claim).await? {
             ClaimRow::Created(granted) => return Ok(Some(ClaimOutcome::Granted(granted))),

@@ -347,6 +347,10 @@ impl<S: Store> Store for FaultStore<S> {
         self.inner.store.can_resolve_manually()
     }
 
+    fn bottleneck(&self) -> Option<String> {
+        self.inner.store.bottleneck()
+    }
+
     fn expires_by_itself(&self) -> bool {
         self.inner.store.expires_by_itself()
     }

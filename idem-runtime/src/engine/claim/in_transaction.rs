@@ -9,7 +9,7 @@ use super::send::wait_for_admission;
 use super::{ClaimStage, Claimer};
 use crate::engine::admission::Permit;
 use crate::engine::prepared::Prepared;
-use crate::error::{Error, StoreError};
+use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::metrics::Timed;
 use crate::record::Observation;
 use crate::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest};
@@ -103,7 +103,10 @@ async fn send(
                 timer().stop();
                 return Err(error.into());
             }
-            Err(error) => {
+            Err(mut error) => {
+                if error.kind() == StoreErrorKind::Timeout {
+                    error = call.engine.no_answer(policy.store_timeout);
+                }
                 drop(permit);
                 if let Err(late) = call.check_deadline() {
                     timer().stop();

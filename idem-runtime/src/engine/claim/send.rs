@@ -14,7 +14,7 @@ use std::task::Poll;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
-use crate::engine::admission::{Admission, Permit};
+use crate::engine::admission::{Admission, Permit, Refused};
 use crate::engine::decisions::ClaimUse;
 use crate::engine::give_back::AbandonedClaim;
 use crate::engine::prepared::Prepared;
@@ -25,7 +25,7 @@ use crate::error::{Error, StoreError};
 use crate::metrics::{Level, Timed};
 use crate::record::{FencingToken, Observation, Record};
 use crate::store::{ClaimOutcome, ClaimRequest, ImmediateStore};
-use crate::timing::{Caught, Retries, bounded, caught, later, timed_out, within};
+use crate::timing::{Caught, Retries, bounded, caught, later, within};
 
 /// Future of a store call that claims.
 type ClaimCall = Pin<Box<dyn Future<Output = Result<ClaimOutcome, StoreError>> + Send>>;
@@ -198,7 +198,7 @@ impl SentClaims {
                         None => self.in_doubt = true,
                     }
                 }
-                Err(timed_out(limit))
+                Err(call.engine.no_answer(limit))
             }
         }
     }
@@ -264,9 +264,11 @@ pub(super) async fn wait_for_admission(
         let next_look_by = later(until, call.engine.policy.store_timeout);
         call.progress.publish(Phase::Queued { next_look_by });
     };
-    let permit = admission
-        .admit(operation, call.deadline, waits_until)
-        .await?;
+    let admitted = admission.admit(operation, call.deadline, waits_until);
+    let permit = admitted.await.map_err(|refused| match refused {
+        Refused::Overloaded(retry_after) => Error::Overloaded { retry_after },
+        Refused::Silent(patience) => call.engine.no_answer(patience).into(),
+    })?;
     call.progress.publish(Phase::Claiming);
     // It may have learnt more about its server in the meantime.
     admission.set_capacity(capacity());

@@ -59,6 +59,7 @@ impl MySqlStore {
             ("manual changes", self.check_audit().await),
             ("engine", self.check_engine().await),
             ("indexes", self.check_indexes().await),
+            ("transactions", self.check_transactions().await),
             ("durability", self.check_durability().await),
             (LOSS, self.check_loss().await),
         ] {
@@ -130,6 +131,22 @@ impl MySqlStore {
             "the server is read-only, so every claim fails",
             "connect to the primary, or turn `read_only` off",
         ))
+    }
+
+    async fn check_transactions(&self) -> Result<Finding, StoreError> {
+        let idle = "SELECT CAST(COUNT(*) AS CHAR) FROM information_schema.innodb_trx \
+             WHERE trx_query IS NULL AND trx_started < NOW() - INTERVAL 1 MINUTE";
+        let count = match self.text(idle, 0).await {
+            Ok(count) => count.unwrap_or_default(),
+            Err(error) if error.kind() == StoreErrorKind::Denied => {
+                return Ok(Finding::ok(
+                    "transactions",
+                    "the user may not see transactions (`PROCESS`), so those that are open and idle are not counted",
+                ));
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Finding::of_idle_transactions(count.parse().unwrap_or(0)))
     }
 
     async fn check_rights(&self) -> Result<Finding, StoreError> {

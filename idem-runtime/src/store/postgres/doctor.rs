@@ -71,6 +71,10 @@ impl PostgresStore {
             ));
         }
         findings.push(Finding::or_failed(
+            "transactions",
+            check_transactions(&mut connection).await,
+        ));
+        findings.push(Finding::or_failed(
             "durability",
             check_durability(&mut connection).await,
         ));
@@ -308,6 +312,15 @@ async fn check_writable(connection: &mut PgConnection) -> Result<Finding, StoreE
         CHECK,
         "the server is a primary, and accepts writes",
     ))
+}
+
+/// A user sees the state of the sessions of its own role, and with the role `pg_read_all_stats` that of all.
+async fn check_transactions(connection: &mut PgConnection) -> Result<Finding, StoreError> {
+    let idle = "SELECT count(*)::text FROM pg_stat_activity \
+         WHERE datname = current_database() AND state LIKE 'idle in transaction%' \
+         AND state_change < now() - interval '1 minute'";
+    let count = text(connection, idle).await?;
+    Ok(Finding::of_idle_transactions(count.parse().unwrap_or(0)))
 }
 
 async fn check_durability(connection: &mut PgConnection) -> Result<Finding, StoreError> {

@@ -18,9 +18,12 @@
 //! another one gives its connection back.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -31,6 +34,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::cancel::OnCancel;
+use crate::metrics::{Raised, sink};
 use crate::mutex::lock;
 
 /// Time without an answer after which a connection counts as silent.
@@ -51,8 +55,32 @@ pub(in crate::store) const TOO_MANY_CONNECTIONS: [u16; 3] = [1040, 1203, 1226];
 /// Pool of connections. Cloning is cheap, and clones share the bound of closings.
 pub(in crate::store) struct Connections<DB: Database> {
     pool: Pool<DB>,
+    /// Number of statements that wait for a connection.
+    waiting: Arc<AtomicUsize>,
     /// None for a file, which is never silent.
     silence: Option<Arc<Silence>>,
+}
+
+/// A statement that waits for a connection. Dropping it ends the wait.
+struct WaitingStatement {
+    waiting: Arc<AtomicUsize>,
+    _raised: Raised,
+}
+
+impl WaitingStatement {
+    fn new(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self {
+            waiting: Arc::clone(waiting),
+            _raised: sink::waiting_statement(),
+        }
+    }
+}
+
+impl Drop for WaitingStatement {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Closings of the connections of a pool.
@@ -79,6 +107,7 @@ impl<DB: Database> Connections<DB> {
         };
         Self {
             pool,
+            waiting: Arc::default(),
             silence: Some(Arc::new(silence)),
         }
     }
@@ -88,6 +117,7 @@ impl<DB: Database> Connections<DB> {
     pub(in crate::store) fn to_file(pool: Pool<DB>) -> Self {
         Self {
             pool,
+            waiting: Arc::default(),
             silence: None,
         }
     }
@@ -95,11 +125,20 @@ impl<DB: Database> Connections<DB> {
     /// Takes a connection for a statement that is sent next.
     pub(in crate::store) async fn acquire(&self) -> Result<TakenConnection<DB>, sqlx::Error> {
         let begun = Instant::now();
+        let mut waits = None;
         let connection = loop {
             // The pool's future has nine kilobytes, which all futures around it would contain and move. As a block, it is made
             // in its place on the heap.
-            let acquiring = Box::pin(async { self.pool.acquire().await });
-            match acquiring.await {
+            let mut acquiring = Box::pin(async { self.pool.acquire().await });
+            let at_once = poll_fn(|cx| Poll::Ready(acquiring.as_mut().poll(cx))).await;
+            let acquired = match at_once {
+                Poll::Ready(acquired) => acquired,
+                Poll::Pending => {
+                    waits.get_or_insert_with(|| WaitingStatement::new(&self.waiting));
+                    acquiring.await
+                }
+            };
+            match acquired {
                 Err(error)
                     if has_too_many(&error) && begun.elapsed() < LONGEST_WAIT_FOR_ANOTHER =>
                 {
@@ -108,10 +147,30 @@ impl<DB: Database> Connections<DB> {
                 acquired => break acquired?,
             }
         };
+        drop(waits);
         Ok(TakenConnection {
             connection,
             pool: self.clone(),
             end: End::Return(Some(Instant::now())),
+        })
+    }
+
+    /// What the pool knows about why statements wait, see [`Store::bottleneck`](crate::store::Store::bottleneck).
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(in crate::store) fn bottleneck(&self) -> Option<String> {
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        if waiting == 0 || self.pool.num_idle() > 0 {
+            return None;
+        }
+        let most = self.pool.options().get_max_connections();
+        Some(match self.pool.size() >= most {
+            true => format!(
+                "all {most} connections of the pool are in use, and {waiting} statements of idem wait for one; hold \
+                 connections and transactions for a shorter time, or give the pool more connections"
+            ),
+            false => "no connection could be opened in that time; is the server running, and does it accept more \
+                      connections?"
+                .to_owned(),
         })
     }
 
@@ -209,6 +268,7 @@ impl<DB: Database> Clone for Connections<DB> {
     fn clone(&self) -> Self {
         Self {
             pool: self.pool.clone(),
+            waiting: Arc::clone(&self.waiting),
             silence: self.silence.clone(),
         }
     }

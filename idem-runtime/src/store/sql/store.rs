@@ -87,6 +87,10 @@ macro_rules! store {
                     SqlStore::claim_concurrency(self)
                 }
 
+                fn bottleneck(&self) -> Option<String> {
+                    SqlStore::bottleneck(self)
+                }
+
                 fn audit(&self) -> Option<&dyn crate::store::AuditStore> {
                     Some(self)
                 }

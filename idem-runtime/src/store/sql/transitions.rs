@@ -62,6 +62,11 @@ pub(in crate::store) trait SqlStore: Backend + Sized {
     /// Number of claims like [`Store::claim_concurrency`](crate::store::Store::claim_concurrency).
     fn claim_concurrency(&self) -> usize;
 
+    /// Tells why statements wait, like [`Store::bottleneck`](crate::store::Store::bottleneck).
+    fn bottleneck(&self) -> Option<String> {
+        None
+    }
+
     /// Takes over like [`Store::take_over`](crate::store::Store::take_over). Returns `None` if there is no record.
     fn try_take_over(
         &self,
