@@ -70,6 +70,17 @@ impl Cancellation for Sqlite {
         }
     }
 
+    /// If SQLite has rolled back instead, sqlx counts the transaction for ever, and its rollback would fail. The connection
+    /// therefore begins another one, which is rolled back when it is dropped.
+    async fn commit(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        let committed = Manager::<Self>::commit(connection).await;
+        if committed.is_err() {
+            // An error says that the transaction is open.
+            let _ = run(connection, SqlStr::from_static(BEGIN)).await;
+        }
+        committed
+    }
+
     async fn roll_back(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
         if Manager::<Self>::rollback(connection).await.is_ok() {
             return Ok(true);
