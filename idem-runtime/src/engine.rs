@@ -14,6 +14,7 @@
 //! | [`run`], [`run_options`] | entry points without the macro |
 //! | [`attempt`], [`steps`], [`provenance`] | functions for the body and its caller |
 //! | [`transaction`], [`reentrancy`] | calls in a transaction of the store's database |
+//! | [`interference`] | what a test does to a process |
 //! | [`records`], [`operation`], [`recovery`], [`purger`] | work of operators and background tasks |
 
 mod admission;
@@ -27,6 +28,7 @@ mod detached_tasks;
 mod give_back;
 mod idem;
 mod install;
+pub(crate) mod interference;
 mod issue;
 mod named;
 mod operation;

@@ -122,6 +122,19 @@ mod worker;
 #[path = "private.rs"]
 pub mod __private;
 
+/// What the crate `idem-testing` needs.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing {
+    #[cfg(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")))]
+    pub use crate::engine::interference::undo;
+    pub use crate::engine::interference::{
+        AnyConnection, Interference, Interfering, TransactionCall,
+    };
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+    pub use crate::store::undo;
+}
+
 #[doc(inline)]
 pub use crate::codec::Codec;
 pub use crate::engine::{

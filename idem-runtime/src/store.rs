@@ -30,6 +30,12 @@ pub mod sqlite;
 ))]
 mod tls;
 
+#[cfg(all(
+    feature = "testing",
+    any(feature = "sqlite", feature = "postgres", feature = "mysql")
+))]
+#[doc(hidden)]
+pub use self::sql::undo;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use self::sql::{Cancellation, OpenTransaction, Savepoint};
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use idem_runtime::fingerprint::captured;
 use idem_runtime::key::RecordId;
 
+use crate::control::Control;
 use crate::log::lock;
-use crate::store::Control;
 
 /// A future that stays on its thread.
 pub(crate) type LocalBox<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -186,19 +186,20 @@ impl<'a> Call<'a> {
         Poll::Ready(answer)
     }
 
-    /// Polls the call until it ends, until the number of its polls is the last one, or until its process dies.
+    /// Polls the call until it ends, until the number of its polls is the last one, or until its process
+    /// stops or dies.
     pub(crate) async fn run(
         &mut self,
         is_last: &dyn Fn(u32) -> bool,
         look: &dyn Fn(),
     ) -> Option<Answer> {
         poll_fn(|context| {
-            if self.process.is_dead(context.waker()) || is_last(self.polls) {
+            if self.process.is_down(context.waker()) || is_last(self.polls) {
                 return Poll::Ready(None);
             }
             match self.poll(context, look) {
                 Poll::Ready(answer) => Poll::Ready(Some(answer)),
-                Poll::Pending if is_last(self.polls) || self.process.is_dead(context.waker()) => {
+                Poll::Pending if is_last(self.polls) || self.process.is_down(context.waker()) => {
                     Poll::Ready(None)
                 }
                 Poll::Pending => Poll::Pending,

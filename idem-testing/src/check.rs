@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use idem_runtime::store::Store;
-use idem_runtime::{Idem, IdemBuilder};
+use idem_runtime::{Idem, IdemBuilder, Recovery};
 
 use crate::call::{Answer, End, LocalBox};
 use crate::clock::Clock;
@@ -71,6 +71,7 @@ where
         clock: None,
         before_each: Vec::new(),
         configure: None,
+        recovery: None,
         is_final: None,
         is_transient: None,
         same_result: false,
@@ -97,6 +98,7 @@ where
 }
 
 type Classifier<'a, E> = Box<dyn Fn(&E) -> bool + 'a>;
+type Recover<'a, S> = Box<dyn Fn(&Idem<S>) -> Recovery + 'a>;
 type Configure<'a> = Box<dyn Fn(IdemBuilder<TestStore>) -> IdemBuilder<TestStore> + 'a>;
 
 /// A check that was begun by [`check`], [`check_on`] or another function of this crate.
@@ -112,6 +114,7 @@ pub struct Check<'a, P: Place, T, E> {
     pub(crate) clock: Option<Clock>,
     pub(crate) before_each: Vec<Box<dyn Fn() + 'a>>,
     pub(crate) configure: Option<Configure<'a>>,
+    pub(crate) recovery: Option<Recover<'a, P::Store>>,
     is_final: Option<Classifier<'a, E>>,
     is_transient: Option<Classifier<'a, E>>,
     pub(crate) same_result: bool,
@@ -178,6 +181,37 @@ impl<'a, P: Place, T: Debug + 'a, E: Debug + 'a> Check<'a, P, T, E> {
         function: impl AsyncFn(Idem<P::Store>) -> Result<T, E> + 'a,
     ) -> Self {
         self.other_call = Some(boxed(function));
+        self
+    }
+
+    /// Adds schedules in which no client repeats the call after a crash, and this recovery does. The check starts it, and
+    /// sets its intervals. Needs a store that saves recovery inputs, such as [`Sqlite`](crate::Sqlite).
+    ///
+    /// ```
+    /// # use idem_runtime::{Error, Idem, Recovery, SqliteStore, idempotent};
+    /// # use idem_testing::{Provider, Sqlite, check_on};
+    /// #[idempotent(key = order, ttl = "24h", name = "charges.create", store = idem, attempt = attempt, skip(bank),
+    ///              recover_with = order)]
+    /// async fn charge(idem: &Idem<SqliteStore>, bank: &Provider, order: &str) -> Result<u64, Error> {
+    ///     let key = attempt.downstream_key("bank");
+    ///     bank.send(key.as_str(), "charge").await.map_err(|_| Error::Interrupted)
+    /// }
+    ///
+    /// // In a `#[test]`:
+    /// let bank = Provider::new("bank");
+    /// check_on(Sqlite::new(""), async |idem| charge(&idem, &bank, "order-1").await)
+    ///     .provider(&bank)
+    ///     .recovery(|idem| {
+    ///         let (idem, bank) = (idem.clone(), bank.clone());
+    ///         Recovery::new(&idem.clone()).on("charges.create", move |order: String| {
+    ///             let (idem, bank) = (idem.clone(), bank.clone());
+    ///             async move { charge(&idem, &bank, &order).await }
+    ///         })
+    ///     })
+    ///     .assert_at_least_once_with_downstream_key();
+    /// ```
+    pub fn recovery(mut self, recovery: impl Fn(&Idem<P::Store>) -> Recovery + 'a) -> Self {
+        self.recovery = Some(Box::new(recovery));
         self
     }
 

@@ -99,6 +99,14 @@ findings! {
     NotRepeatable: "not-repeatable",
         "after a crash the body ran again and failed, and it fails in each further call",
         "make each effect of the body repeatable, or choose `on_crash = reconcile(...)`";
+    /// A call that a recovery did not finish.
+    NotRecovered: "not-recovered",
+        "no client repeated the call after a crash, and the recovery did not finish it",
+        "save the input with `recover_with`, and make the call from it in `Recovery::on`, with the same key and request";
+    /// A recovery that made another call.
+    RecoveryDiffers: "recovery-differs",
+        "after a crash the recovery made another call than the one that was left, so the work is done twice",
+        "derive the key from what `recover_with` saves; a key that only the client knows must be part of it";
     /// A step whose name differs between attempts.
     StepNameChanges: "step-name-changes",
         "a second attempt ran a step again under another name",

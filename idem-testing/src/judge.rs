@@ -3,10 +3,12 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use idem_runtime::key::RecordId;
 use idem_runtime::record::{Record, RecordState};
 
 use crate::call::{Answer, Call, End};
 use crate::finding::Finding;
+use crate::method::StoreMethod;
 use crate::place::Place;
 use crate::report::Mode;
 use crate::world::World;
@@ -21,11 +23,31 @@ pub(crate) struct Baseline {
     /// Effects of the call and of all further messages.
     pub(crate) all_effects: u64,
     pub(crate) polls: u32,
-    pub(crate) store_calls: u32,
+    /// Polls of each message, the first one included.
+    pub(crate) message_polls: Vec<u32>,
+    pub(crate) store_calls: Vec<StoreMethod>,
+    /// Records that the call asked for.
+    pub(crate) ids: Vec<RecordId>,
+    /// True if the call saves a recovery input.
+    pub(crate) saves_input: bool,
     pub(crate) provider_requests: u32,
     pub(crate) retention: Duration,
     pub(crate) steps: usize,
 }
+
+impl Baseline {
+    /// True if the process holds no transaction after this store call, numbered from 1: others would wait for it.
+    pub(crate) fn is_outside_transaction(&self, call: u32) -> bool {
+        let method = self.store_calls.get(call as usize - 1);
+        !matches!(
+            method,
+            Some(StoreMethod::ClaimIn | StoreMethod::CompleteIn | StoreMethod::SaveStepIn)
+        )
+    }
+}
+
+/// Reason for which a check cannot run.
+pub(crate) type Problem = String;
 
 /// Findings of a schedule, with what is special about them.
 pub(crate) type Findings = Vec<(Finding, String)>;
@@ -148,7 +170,7 @@ pub(crate) async fn effects<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
 }
 
 /// Compares numbers of effects.
-fn happened(total: u64, expected: u64) -> String {
+pub(crate) fn happened(total: u64, expected: u64) -> String {
     let times = |count| match count {
         1 => "once".to_owned(),
         _ => format!("{count} times"),

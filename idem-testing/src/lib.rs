@@ -32,6 +32,8 @@
 //!
 //! - Each schedule has an empty store, a runtime and, on the [store in memory](Memory), a paused clock. A lease of 30
 //!   seconds takes no time. A check of a typical function takes some tens of milliseconds.
+//! - On a SQL database a check runs in real time. It ends leases itself, and disturbs transactions: a commit that is not
+//!   acknowledged, a server that undoes a transaction while its session goes on.
 //! - The first schedule disturbs nothing. It shows how many effects the function has, its polls, its store calls and its
 //!   mode. Most other schedules disturb one of those, and then call the function again as a client would.
 //! - A check reports what it has seen: an effect that happened twice, a request that differed. It does not read the source
@@ -51,9 +53,12 @@ mod canonical;
 mod check;
 mod clock;
 mod consumer;
+mod control;
+mod course;
 mod finding;
 mod judge;
 mod log;
+mod method;
 mod place;
 mod plan;
 mod provider;
@@ -70,16 +75,17 @@ mod world;
 
 pub use crate::check::{Check, check, check_on};
 pub use crate::clock::Clock;
-pub use crate::consumer::check_consumer;
+pub use crate::consumer::{check_consumer, check_consumer_on};
 pub use crate::finding::Finding;
+pub use crate::method::{Failure, StoreMethod};
 #[doc(hidden)]
 pub use crate::place::Opened;
 pub use crate::place::{Fresh, Memory, Place, TypedMemory};
 pub use crate::provider::{Provider, ProviderError, ProviderRequest};
 pub use crate::report::{Found, Mode, Report};
 #[cfg(feature = "http")]
-pub use crate::router::{Reply, check_router};
+pub use crate::router::{Reply, check_router, check_router_on};
 pub use crate::schedule::{Schedule, UnknownSchedule};
 #[cfg(feature = "sqlite")]
 pub use crate::sql::Sqlite;
-pub use crate::store::{Failure, StoreMethod, TestStore};
+pub use crate::store::TestStore;

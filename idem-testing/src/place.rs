@@ -4,11 +4,10 @@ use std::fmt::{self, Debug};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use idem_runtime::MemoryStore;
 use idem_runtime::store::Store;
-use idem_runtime::{Idem, IdemBuilder, MemoryStore};
 
 use crate::call::LocalBox;
-use crate::store::TestStore;
 
 /// Store of a check. Each schedule opens an empty one.
 pub trait Place {
@@ -188,12 +187,4 @@ impl<S: Store> Place for Fresh<S> {
     fn counts(&self) -> bool {
         self.count.is_some()
     }
-}
-
-/// Handle of one process on an opened store. A function of the erased type sees the recording store itself.
-pub(crate) fn handle<S: Store + ?Sized>(
-    opened: &Opened<S>,
-    builder: IdemBuilder<TestStore>,
-) -> Idem<S> {
-    builder.build_seen_as(Arc::clone(&opened.seen))
 }

@@ -33,13 +33,15 @@ impl fmt::Display for Mode {
 /// Result of a check.
 ///
 /// Its text is the same in each run of a deterministic function, so a snapshot of it is stable.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Report {
     /// Mode of the function. None if the check could not begin.
     pub mode: Option<Mode>,
     /// Schedules that were run, in order.
     pub schedules: Vec<Schedule>,
+    /// Number of schedules that were left out, see [`max_schedules`](crate::Check::max_schedules).
+    pub left_out: usize,
     /// Mistakes, each kind once, with the story of the first schedule that shows it.
     pub findings: Vec<Found>,
     /// Reason why the check itself is wrong, if it is: for instance, it counts no effects.
@@ -88,12 +90,11 @@ impl fmt::Display for Report {
             1 => "1 kind of mistake".to_owned(),
             kinds => format!("{kinds} kinds of mistakes"),
         };
-        write!(
-            f,
-            "{} schedules were run{}: {kinds}",
-            self.schedules.len(),
-            mode.unwrap_or_default(),
-        )
+        write!(f, "{} schedules were run", self.schedules.len())?;
+        if self.left_out > 0 {
+            write!(f, ", and {} were left out", self.left_out)?;
+        }
+        write!(f, "{}: {kinds}", mode.unwrap_or_default())
     }
 }
 

@@ -8,8 +8,8 @@ use http_body_util::BodyExt;
 use idem_runtime::Idem;
 use tower_service::Service;
 
-use crate::check::{Check, check};
-use crate::place::Memory;
+use crate::check::{Check, check_on};
+use crate::place::{Memory, Place};
 
 /// Reply of a service: its status, and its body as text.
 #[derive(Clone, PartialEq, Eq)]
@@ -71,7 +71,22 @@ where
     B: 'a,
     R: http_body::Body<Error: Debug> + 'a,
 {
-    check(async move |idem| {
+    check_router_on(Memory, service, request)
+}
+
+/// Begins the check of a router on this store, as [`check_on`] does for a function: for services that take a handle of a
+/// certain type, such as those whose functions have `tx = tx`.
+pub fn check_router_on<'a, P: Place, S, B, R>(
+    place: P,
+    service: impl Fn(Idem<P::Store>) -> S + 'a,
+    request: impl Fn() -> Request<B> + 'a,
+) -> Check<'a, P, Reply, Reply>
+where
+    S: Service<Request<B>, Response = Response<R>, Error: Debug> + 'a,
+    B: 'a,
+    R: http_body::Body<Error: Debug> + 'a,
+{
+    check_on(place, async move |idem| {
         let mut service = service(idem);
         let ready = poll_fn(|context| service.poll_ready(context)).await;
         ready.map_err(|error| failed(&error))?;

@@ -15,7 +15,8 @@ pub enum Schedule {
     Once,
     /// Two calls one after the other, and a third one of another process: the replies of the first ones were lost.
     Again,
-    /// Half of the retention passes between two calls.
+    /// Half of the retention passes between two calls. On a store whose time cannot be moved, only a
+    /// [`Clock`](crate::Clock) moves.
     Later,
     /// The outcome expires, and the call is made again.
     Expired,
@@ -50,6 +51,12 @@ pub enum Schedule {
         /// Number of the last poll before the pause.
         poll: u32,
     },
+    /// The process stops after this store call took effect. Its lease ends, another process takes over and ends. Then it
+    /// resumes. For stores whose time cannot be paused: a process that stops at any poll might hold a connection there.
+    Stopped {
+        /// Number of the store call.
+        call: u32,
+    },
     /// This store call fails without an effect.
     StoreRefuses {
         /// Number of the store call.
@@ -57,6 +64,11 @@ pub enum Schedule {
     },
     /// This store call takes effect, and its answer is lost.
     StoreAnswerLost {
+        /// Number of the store call.
+        call: u32,
+    },
+    /// The server has undone the transaction of the call before this store call, and its session goes on.
+    Undone {
         /// Number of the store call.
         call: u32,
     },
@@ -72,6 +84,12 @@ pub enum Schedule {
     },
     /// The store is away for a minute from this store call on, longer than the patience of the handle.
     StoreAway {
+        /// Number of the store call.
+        call: u32,
+    },
+    /// The process dies before this store call takes effect, and no client repeats the call: the
+    /// [`recovery`](crate::Check::recovery) of another process does.
+    Recovered {
         /// Number of the store call.
         call: u32,
     },
@@ -95,9 +113,9 @@ pub enum Schedule {
     DeliveredTwice,
     /// The messages are delivered in the opposite order, and then again in order.
     DeliveredBackwards,
-    /// The consumer dies after this poll of the first message, and all messages are delivered again.
+    /// The consumer dies at a message, and all messages are delivered again.
     Redelivered {
-        /// Number of the last poll.
+        /// Number of the last poll, counted over the deliveries of all messages.
         poll: u32,
     },
     /// Several disturbances, chosen by this seed.
@@ -108,7 +126,7 @@ pub enum Schedule {
 }
 
 /// Names of the schedules. `#` stands for the number.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 27] = [
     "once",
     "again",
     "later",
@@ -132,6 +150,9 @@ const NAMES: [&str; 24] = [
     "delivered backwards",
     "redelivered after poll #",
     "dropped after provider request #",
+    "transaction undone before store call #",
+    "killed before store call #, and recovered",
+    "stopped after store call #",
     "seed #",
 ];
 
@@ -161,7 +182,10 @@ impl Schedule {
             Self::DeliveredBackwards => (20, 0),
             Self::Redelivered { poll } => (21, poll.into()),
             Self::DroppedAfterRequest { request } => (22, request.into()),
-            Self::Random { seed } => (23, seed),
+            Self::Undone { call } => (23, call.into()),
+            Self::Recovered { call } => (24, call.into()),
+            Self::Stopped { call } => (25, call.into()),
+            Self::Random { seed } => (26, seed),
         }
     }
 
@@ -194,6 +218,9 @@ impl Schedule {
             20 => Self::DeliveredBackwards,
             21 => Self::Redelivered { poll: small },
             22 => Self::DroppedAfterRequest { request: small },
+            23 => Self::Undone { call: small },
+            24 => Self::Recovered { call: small },
+            25 => Self::Stopped { call: small },
             _ => return None,
         })
     }

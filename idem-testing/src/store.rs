@@ -1,61 +1,22 @@
 //! A store that records the calls of one process, and fails, stops or dies on demand.
 
-use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::task::Waker;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use idem_runtime::error::{StoreError, StoreErrorKind};
-use idem_runtime::key::RecordId;
-use idem_runtime::record::{
-    ClaimId, Observation, Outcome, Owner, Payload, Record, RecordState, Timestamp,
-};
+use idem_runtime::key::{Operation, RecordId};
+use idem_runtime::record::{Observation, Outcome, Owner, Payload, Record, RecordState, Timestamp};
 use idem_runtime::store::{
     AttemptStore, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, ImmediateStore,
-    Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
+    Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep,
+    StepStore, Store,
 };
-use idem_runtime::{Key, MemoryStore, OnCrash};
-use tokio::sync::watch;
+use idem_runtime::{Key, MemoryStore};
 
-use crate::log::{Log, lock};
-
-/// Method of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each is the method of its name")]
-pub enum StoreMethod {
-    Claim,
-    TakeOver,
-    Renew,
-    Complete,
-    Release,
-    Interrupt,
-    Resolve,
-    Get,
-    List,
-    Now,
-    Purge,
-    SaveStep,
-    SavedSteps,
-}
-
-/// How a store call fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
-    /// The call has no effect.
-    Before,
-    /// The call takes effect, and its answer is lost.
-    After,
-}
-
-/// Disturbance of one store call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Disturbance {
-    Fails(Failure),
-    /// The process dies at the call.
-    Dies(Failure),
-}
+use crate::control::Control;
+use crate::log::Log;
+use crate::method::{Failure, StoreMethod};
 
 /// Store for tests. It records the calls that a handle makes, fails on demand, and ends leases and retentions without
 /// waiting. Clones share everything.
@@ -87,260 +48,6 @@ pub struct TestStore {
     control: Control,
 }
 
-/// Controls the store of one process. Clones share everything.
-#[derive(Clone)]
-pub(crate) struct Control(Arc<ControlInner>);
-
-struct ControlInner {
-    name: char,
-    log: Log,
-    power: watch::Sender<Power>,
-    seen: Mutex<Seen>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Power {
-    On,
-    Frozen,
-    Dead,
-}
-
-/// What the store of a process has seen.
-#[derive(Debug, Default)]
-struct Seen {
-    calls: Vec<StoreMethod>,
-    /// Records that the process asked for, in order, since the last [`Control::begin_call`].
-    ids: Vec<RecordId>,
-    granted: Vec<Grant>,
-    outcomes: Vec<(RecordId, RecordState)>,
-    released: u32,
-    steps: Vec<(RecordId, String)>,
-    failures: Vec<(StoreMethod, Failure)>,
-    crashed: Vec<ClaimId>,
-    disturbance: Option<(u32, Disturbance)>,
-    away_from: Option<u32>,
-    is_away: bool,
-    waker: Option<Waker>,
-}
-
-/// A claim that the store granted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Grant {
-    pub(crate) lease: Duration,
-    pub(crate) retention: Duration,
-    pub(crate) on_crash: OnCrash,
-}
-
-impl fmt::Debug for Control {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Control").finish_non_exhaustive()
-    }
-}
-
-impl Control {
-    pub(crate) fn new(name: char, log: Log) -> Self {
-        Self(Arc::new(ControlInner {
-            name,
-            log,
-            power: watch::Sender::new(Power::On),
-            seen: Mutex::default(),
-        }))
-    }
-
-    pub(crate) fn name(&self) -> char {
-        self.0.name
-    }
-
-    pub(crate) fn disturb(&self, call: u32, disturbance: Disturbance) {
-        lock(&self.0.seen).disturbance = Some((call, disturbance));
-    }
-
-    pub(crate) fn go_away_from(&self, call: u32) {
-        lock(&self.0.seen).away_from = Some(call);
-    }
-
-    pub(crate) fn is_away(&self) -> bool {
-        lock(&self.0.seen).is_away
-    }
-
-    pub(crate) fn come_back(&self) {
-        let mut seen = lock(&self.0.seen);
-        seen.is_away = false;
-        seen.away_from = None;
-    }
-
-    pub(crate) fn freeze(&self) {
-        self.0.power.send_replace(Power::Frozen);
-    }
-
-    pub(crate) fn resume(&self) {
-        self.0.power.send_replace(Power::On);
-    }
-
-    pub(crate) fn kill(&self) {
-        self.0.power.send_replace(Power::Dead);
-        if let Some(waker) = lock(&self.0.seen).waker.take() {
-            waker.wake();
-        }
-    }
-
-    /// Returns true once the process is dead. Wakes the waker when it dies.
-    pub(crate) fn is_dead(&self, waker: &Waker) -> bool {
-        lock(&self.0.seen).waker = Some(waker.clone());
-        *self.0.power.borrow() == Power::Dead
-    }
-
-    /// Forgets the records that the process asked for.
-    pub(crate) fn begin_call(&self) {
-        lock(&self.0.seen).ids.clear();
-    }
-
-    /// First record that the process asked for since [`begin_call`](Self::begin_call).
-    pub(crate) fn first_id(&self) -> Option<RecordId> {
-        lock(&self.0.seen).ids.first().copied()
-    }
-
-    pub(crate) fn calls(&self) -> u32 {
-        lock(&self.0.seen).calls.len() as u32
-    }
-
-    pub(crate) fn grants(&self) -> Vec<Grant> {
-        lock(&self.0.seen).granted.clone()
-    }
-
-    pub(crate) fn outcomes(&self) -> Vec<(RecordId, RecordState)> {
-        lock(&self.0.seen).outcomes.clone()
-    }
-
-    pub(crate) fn released(&self) -> u32 {
-        lock(&self.0.seen).released
-    }
-
-    pub(crate) fn steps(&self) -> Vec<(RecordId, String)> {
-        lock(&self.0.seen).steps.clone()
-    }
-
-    fn note(&self, text: impl fmt::Display) {
-        self.0.log.note(format!("process {} {text}", self.0.name));
-    }
-
-    /// Waits for ever if the owner has crashed.
-    async fn alive(&self, owner: &Owner) {
-        let crashed = lock(&self.0.seen).crashed.contains(&owner.claim_id);
-        if crashed {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    /// Waits while the process is frozen, and for ever once it is dead.
-    async fn powered(&self) {
-        let mut power = self.0.power.subscribe();
-        // The sender is in `self`, so the wait ends only when the process runs.
-        let _ = power.wait_for(|power| *power == Power::On).await;
-    }
-
-    fn begin(&self, method: StoreMethod, id: Option<&RecordId>) -> Option<Disturbance> {
-        let mut seen = lock(&self.0.seen);
-        seen.calls.push(method);
-        seen.ids.extend(id);
-        let number = seen.calls.len() as u32;
-        if seen.away_from.is_some_and(|from| from <= number) && !seen.is_away {
-            seen.is_away = true;
-            self.0.log.note("the store is away");
-        }
-        if seen.is_away {
-            return Some(Disturbance::Fails(Failure::Before));
-        }
-        if let Some((call, disturbance)) = seen.disturbance
-            && call == number
-        {
-            return Some(disturbance);
-        }
-        let planned = seen.failures.iter().position(|(it, _)| *it == method)?;
-        Some(Disturbance::Fails(seen.failures.remove(planned).1))
-    }
-
-    async fn through<T>(
-        &self,
-        method: StoreMethod,
-        id: Option<&RecordId>,
-        transition: impl Future<Output = Result<T, StoreError>> + Send,
-        note: impl FnOnce(&T) + Send,
-    ) -> Result<T, StoreError> {
-        self.powered().await;
-        let disturbance = self.begin(method, id);
-        match disturbance {
-            Some(Disturbance::Fails(Failure::Before)) => {
-                if !self.is_away() {
-                    self.note(format_args!(
-                        "gets an error from the store: {method:?} had no effect"
-                    ));
-                }
-                return Err(planned());
-            }
-            Some(Disturbance::Dies(Failure::Before)) => {
-                self.note(format_args!("dies before its {method:?} reaches the store"));
-                self.kill();
-            }
-            _ => {}
-        }
-        self.powered().await;
-        let answer = transition.await;
-        if let Ok(answer) = &answer {
-            note(answer);
-        }
-        match disturbance {
-            Some(Disturbance::Fails(Failure::After)) => {
-                self.note(format_args!(
-                    "gets an error from the store: the answer of {method:?} is lost"
-                ));
-                return answer.and(Err(planned()));
-            }
-            Some(Disturbance::Dies(Failure::After)) => {
-                self.note(format_args!("dies after its {method:?} took effect"));
-                self.kill();
-            }
-            _ => {}
-        }
-        self.powered().await;
-        answer
-    }
-
-    fn note_claim(&self, claim: &ClaimRequest, outcome: &ClaimOutcome) {
-        match outcome {
-            ClaimOutcome::Granted(granted) => {
-                lock(&self.0.seen).granted.push(Grant {
-                    lease: claim.lease,
-                    retention: claim.retention,
-                    on_crash: granted.on_crash,
-                });
-                self.note(format_args!(
-                    "claims {}: attempt {}",
-                    claim.identity.operation.as_str(),
-                    granted.attempt
-                ));
-            }
-            ClaimOutcome::Existing(record) => self.note_found(record),
-        }
-    }
-
-    fn note_found(&self, record: &Record) {
-        let state = if record.is_lapsed() {
-            "running, but lapsed"
-        } else {
-            record.state.as_str()
-        };
-        self.note(format_args!("finds the record {state}"));
-    }
-}
-
-fn planned() -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Unavailable,
-        "the test has planned this failure",
-    )
-}
-
 impl TestStore {
     /// Creates an empty store in memory.
     pub fn new() -> Self {
@@ -349,7 +56,7 @@ impl TestStore {
 
     /// Wraps a store.
     pub fn over(store: Arc<dyn Store>) -> Self {
-        Self::watching(store, Control::new('A', Log::default()))
+        Self::watching(store, Control::new('A', Log::default(), false))
     }
 
     pub(crate) fn watching(inner: Arc<dyn Store>, control: Control) -> Self {
@@ -358,18 +65,18 @@ impl TestStore {
 
     /// The calls of the store so far, in order.
     pub fn calls(&self) -> Vec<StoreMethod> {
-        lock(&self.control.0.seen).calls.clone()
+        self.control.seen().calls.clone()
     }
 
     /// Plans the failure of the next call of this method that has no planned failure yet. The engine repeats what may be
     /// repeated, so a single failure is often invisible to callers.
     pub fn fail_next(&self, method: StoreMethod, failure: Failure) {
-        lock(&self.control.0.seen).failures.push((method, failure));
+        self.control.seen().failures.push((method, failure));
     }
 
     /// Makes each call fail until [`come_back`](Self::come_back).
     pub fn go_away(&self) {
-        lock(&self.control.0.seen).is_away = true;
+        self.control.seen().is_away = true;
     }
 
     /// Ends an absence.
@@ -409,7 +116,7 @@ impl TestStore {
     /// An error of the store behind.
     pub async fn crash_owner(&self, key: &Key) -> Result<(), StoreError> {
         for record in self.records(key).await? {
-            lock(&self.control.0.seen).crashed.extend(record.claim_id);
+            self.control.seen().crashed.extend(record.claim_id);
             lapse(&*self.inner, &record).await?;
         }
         Ok(())
@@ -528,7 +235,8 @@ impl Store for TestStore {
         self.control.alive(owner).await;
         let note = |write: &FencedWrite| match write {
             FencedWrite::Applied => {
-                lock(&self.control.0.seen)
+                self.control
+                    .seen()
                     .outcomes
                     .push((owner.id, outcome.state()));
                 self.control.note(match outcome {
@@ -549,7 +257,7 @@ impl Store for TestStore {
         self.control.alive(owner).await;
         let note = |write: &FencedWrite| {
             if *write == FencedWrite::Applied {
-                lock(&self.control.0.seen).released += 1;
+                self.control.seen().released += 1;
                 self.control.note("releases the key");
             }
         };
@@ -623,7 +331,7 @@ impl Store for TestStore {
     }
 
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
-        self.inner.recovery()
+        self.inner.recovery().map(|_| self as &dyn RecoveryStore)
     }
 
     fn steps(&self) -> Option<&dyn StepStore> {
@@ -644,13 +352,7 @@ impl StepStore for TestStore {
         let steps = self.inner.steps().ok_or_else(no_steps)?;
         let note = |write: &FencedWrite| {
             if *write == FencedWrite::Applied {
-                let mut seen = lock(&self.control.0.seen);
-                let step = (owner.id, name.to_owned());
-                // A save whose answer was lost is sent again.
-                if !seen.steps.contains(&step) {
-                    seen.steps.push(step);
-                }
-                drop(seen);
+                self.control.note_step(owner, name);
                 self.control.note("saves a step");
             }
         };
@@ -671,4 +373,84 @@ impl StepStore for TestStore {
 
 fn no_steps() -> StoreError {
     StoreError::new(StoreErrorKind::Other, "the store behind saves no steps")
+}
+
+/// If the store behind saves no recovery inputs, all methods fail.
+#[async_trait]
+impl RecoveryStore for TestStore {
+    async fn save_input(
+        &self,
+        owner: &Owner,
+        input: &Payload,
+        lease: Duration,
+    ) -> Result<FencedWrite, StoreError> {
+        self.control.alive(owner).await;
+        let note = |write: &FencedWrite| {
+            if *write == FencedWrite::Applied {
+                self.control.seen().inputs.push(owner.id);
+                self.control.note("saves the recovery input");
+            }
+        };
+        // Where time cannot be moved, the input is due when the check ends the lease.
+        let lease = match self.control.is_real_time() {
+            true => lease.min(Duration::from_millis(1)),
+            false => lease,
+        };
+        let transition = self.inputs()?.save_input(owner, input, lease);
+        self.control
+            .through(StoreMethod::SaveInput, None, transition, note)
+            .await
+    }
+
+    async fn due(
+        &self,
+        operation: &Operation,
+        limit: u32,
+    ) -> Result<Vec<RecoveryInput>, StoreError> {
+        let transition = self.inputs()?.due(operation, limit);
+        self.control
+            .through(StoreMethod::Due, None, transition, |_| {})
+            .await
+    }
+
+    async fn begin_recovery(
+        &self,
+        input: &RecoveryInput,
+        by: Duration,
+    ) -> Result<Resolved, StoreError> {
+        let note = |resolved: &Resolved| {
+            if *resolved == Resolved::Done {
+                self.control.note("recovers the call");
+            }
+        };
+        let transition = self.inputs()?.begin_recovery(input, by);
+        self.control
+            .through(StoreMethod::BeginRecovery, None, transition, note)
+            .await
+    }
+
+    async fn postpone(&self, input: &RecoveryInput, by: Duration) -> Result<Resolved, StoreError> {
+        let transition = self.inputs()?.postpone(input, by);
+        self.control
+            .through(StoreMethod::Postpone, None, transition, |_| {})
+            .await
+    }
+
+    async fn forget(&self, input: &RecoveryInput) -> Result<Resolved, StoreError> {
+        let transition = self.inputs()?.forget(input);
+        self.control
+            .through(StoreMethod::Forget, None, transition, |_| {})
+            .await
+    }
+}
+
+impl TestStore {
+    fn inputs(&self) -> Result<&dyn RecoveryStore, StoreError> {
+        self.inner.recovery().ok_or_else(|| {
+            StoreError::new(
+                StoreErrorKind::Other,
+                "the store behind saves no recovery inputs",
+            )
+        })
+    }
 }

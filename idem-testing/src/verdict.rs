@@ -68,6 +68,8 @@ impl<'a, P: Place, T: Debug + 'a, E: Debug + 'a> Check<'a, P, T, E> {
             }
         }
         assert!(report.is_clean(), "\n{report}\n");
+        // `cargo test` shows it with `--show-output`.
+        println!("{report}");
     }
 
     /// Returns true if the check counts effects.

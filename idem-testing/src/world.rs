@@ -7,16 +7,19 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use idem_runtime::error::StoreError;
 use idem_runtime::key::RecordId;
 use idem_runtime::record::{Record, RecordState};
-use idem_runtime::{Codec, Idem};
+use idem_runtime::store::Resolution;
+use idem_runtime::{Codec, Idem, IdemBuilder, RecoveryGuard};
 
 use crate::call::{Answer, Call};
 use crate::check::{Check, Function};
+use crate::control::{Control, Grant};
 use crate::log::{Log, lock};
-use crate::place::{Opened, Place, handle};
+use crate::place::{Opened, Place};
 use crate::provider::{Loss, Provider, Requests};
-use crate::store::{Control, Grant, TestStore, all_records, lapse};
+use crate::store::{TestStore, all_records, lapse};
 
 pub(crate) struct World<'w, 'a, P: Place, T, E> {
     pub(crate) check: &'w Check<'a, P, T, E>,
@@ -41,6 +44,8 @@ pub(crate) struct Process<S: idem_runtime::Store + ?Sized> {
 
 /// Lease of a call before a claim has told it.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+/// Patience with an absent store in real time: enough for a retry.
+const IMPATIENCE: Duration = Duration::from_millis(60);
 
 impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
     pub(crate) async fn open(
@@ -51,7 +56,7 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
         let opened = check.place.open().await?;
         let requests = Arc::default();
         for provider in &check.providers {
-            provider.begin(&log, &requests);
+            provider.begin(&log, &requests, check.place.is_paused());
         }
         if let Some(clock) = &check.clock {
             clock.begin();
@@ -75,19 +80,34 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
 
     /// Starts a process.
     pub(crate) fn process(&self) -> Process<P::Store> {
+        self.process_with(|builder| builder)
+    }
+
+    /// Starts a process that waits for an absent store no longer than a test does.
+    pub(crate) fn impatient_process(&self) -> Process<P::Store> {
+        match self.is_paused() {
+            true => self.process(),
+            false => self.process_with(|builder| builder.store_patience(IMPATIENCE)),
+        }
+    }
+
+    fn process_with(
+        &self,
+        prepare: impl FnOnce(IdemBuilder<TestStore>) -> IdemBuilder<TestStore>,
+    ) -> Process<P::Store> {
         let mut processes = self.processes.borrow_mut();
         let name = char::from(b'A' + (processes.len() % 26) as u8);
-        let control = Control::new(name, self.log.clone());
+        let control = Control::new(name, self.log.clone(), !self.is_paused());
         processes.push(control.clone());
         let store = TestStore::watching(Arc::clone(&self.opened.any), control.clone());
-        let mut builder = Idem::builder(store);
+        let mut builder = prepare(Idem::builder(store));
         if let Some(configure) = &self.check.configure {
             builder = configure(builder);
         }
         if let Some(codec) = self.codec {
             builder = builder.codec(codec);
         }
-        let idem = handle(&self.opened, builder);
+        let idem = builder.build_seen_as(Arc::clone(&self.opened.seen), Arc::new(control.clone()));
         Process { control, idem }
     }
 
@@ -193,11 +213,11 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
     }
 
     fn hung_after(&self) -> Duration {
-        Duration::from_secs(if self.check.place.is_paused() {
-            3600
-        } else {
-            30
-        })
+        Duration::from_secs(if self.is_paused() { 3600 } else { 30 })
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.check.place.is_paused()
     }
 
     fn note_answer(&self, number: u32, answer: &Answer) {
@@ -248,9 +268,47 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
         leases.max().unwrap_or(DEFAULT_LEASE)
     }
 
+    /// Retention of the first claim.
+    pub(crate) fn retention(&self) -> Option<Duration> {
+        let processes = self.processes.borrow();
+        processes.iter().find_map(Control::retention)
+    }
+
+    /// True if the recovery input of this record was saved.
+    pub(crate) fn is_recoverable(&self, id: RecordId) -> bool {
+        let processes = self.processes.borrow();
+        processes.iter().any(|it| it.seen().inputs.contains(&id))
+    }
+
+    /// Starts the recovery of the check in a process. None if the check has none.
+    pub(crate) fn recover(
+        &self,
+        process: &Process<P::Store>,
+    ) -> Result<Option<RecoveryGuard>, String> {
+        let Some(recovery) = &self.check.recovery else {
+            return Ok(None);
+        };
+        let (often, pause) = match self.is_paused() {
+            true => (Duration::from_secs(1), Duration::from_secs(1)),
+            false => (Duration::from_millis(2), Duration::from_millis(100)),
+        };
+        let recovery = recovery(&process.idem)
+            .poll_interval(often)
+            .backoff(pause, pause)
+            .max_attempts(3);
+        let started = recovery.start();
+        started
+            .map(Some)
+            .map_err(|error| format!("the recovery cannot start: {error}"))
+    }
+
     /// Number of releases, over all processes.
     pub(crate) fn released(&self) -> u32 {
-        self.processes.borrow().iter().map(Control::released).sum()
+        self.processes
+            .borrow()
+            .iter()
+            .map(|it| it.seen().released)
+            .sum()
     }
 
     /// Number of steps of a record that were saved, over all processes.
@@ -258,7 +316,7 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
         let processes = self.processes.borrow();
         let mut names: Vec<_> = processes
             .iter()
-            .flat_map(Control::steps)
+            .flat_map(|it| it.seen().steps.clone())
             .filter(|(of, _)| Some(*of) == id)
             .map(|(_, name)| name)
             .collect();
@@ -270,14 +328,21 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
     /// Outcomes that were stored for a record, over all processes.
     pub(crate) fn outcomes(&self, id: RecordId) -> Vec<RecordState> {
         let processes = self.processes.borrow();
-        let outcomes = processes.iter().flat_map(Control::outcomes);
+        let outcomes = processes.iter().flat_map(|it| it.seen().outcomes.clone());
         let mine = outcomes.filter(|(of, _)| *of == id);
         mine.map(|(_, state)| state).collect()
     }
 
     pub(crate) async fn records(&self) -> Result<Vec<Record>, String> {
         let records = all_records(&*self.opened.any).await;
-        records.map_err(|error| format!("the store of the check failed: {error}"))
+        records.map_err(|error| failed(&error))
+    }
+
+    /// State of a record. None if there is no such record.
+    pub(crate) async fn state(&self, id: RecordId) -> Result<Option<RecordState>, String> {
+        let record = self.opened.any.get(&id).await;
+        let record = record.map_err(|error| failed(&error))?;
+        Ok(record.map(|record| record.state))
     }
 
     /// Waits until a lease that nobody renews has ended.
@@ -285,33 +350,55 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
         if self.is_lapsed.replace(true) {
             return Ok(());
         }
-        if self.check.place.is_paused() {
-            let pause = self.lease() + Duration::from_secs(1);
-            self.pass(pause, ", longer than the lease").await;
-            return Ok(());
+        let pause = self.lease() + Duration::from_secs(1);
+        self.pass(pause, ", longer than the lease").await
+    }
+
+    /// Lets time pass. Where time cannot be moved, the clock of the check moves, and leases that are not longer end.
+    pub(crate) async fn pass(&self, pause: Duration, end: &str) -> Result<(), String> {
+        self.log.note(format!("{pause:?} pass{end}"));
+        if self.is_paused() {
+            tokio::time::sleep(pause).await;
+        } else {
+            if let Some(clock) = &self.check.clock {
+                clock.advance(pause);
+            }
+            if pause > self.lease() {
+                for record in self.records().await? {
+                    let lapsed = lapse(&*self.opened.any, &record).await;
+                    lapsed.map_err(|error| failed(&error))?;
+                }
+            }
         }
-        for record in self.records().await? {
-            let lapsed = lapse(&*self.opened.any, &record).await;
-            lapsed.map_err(|error| format!("the store of the check failed: {error}"))?;
-        }
-        self.log.note("the lease ends");
+        self.look();
         Ok(())
     }
 
-    /// Lets time pass.
-    pub(crate) async fn pass(&self, pause: Duration, end: &str) {
-        self.log.note(format!("{pause:?} pass{end}"));
-        tokio::time::sleep(pause).await;
-        self.look();
+    /// Lets the retention of all records pass.
+    pub(crate) async fn pass_retention(&self, retention: Duration) -> Result<(), String> {
+        let pause = retention + self.lease() + Duration::from_secs(1);
+        self.pass(pause, "").await?;
+        if !self.is_paused() {
+            for record in self.records().await? {
+                let erase = Resolution::Erase;
+                let erased = self.opened.any.resolve(&record.observation(), &erase).await;
+                erased.map_err(|error| failed(&error))?;
+            }
+        }
+        Ok(())
     }
 
     /// Lets the background of the processes end.
     pub(crate) async fn idle(&self) {
-        let pause = match self.check.place.is_paused() {
+        let pause = match self.is_paused() {
             true => Duration::from_secs(600),
             false => Duration::from_millis(5),
         };
         tokio::time::sleep(pause).await;
         self.look();
     }
+}
+
+fn failed(error: &StoreError) -> String {
+    format!("the store of the check failed: {error}")
 }

@@ -9,11 +9,13 @@ fn each_finding_has_a_section_in_the_book() {
         include_str!("wrong/effects.rs"),
         include_str!("wrong/keys.rs"),
         include_str!("wrong/modes.rs"),
+        include_str!("wrong/recoveries.rs"),
         include_str!("wrong/requests.rs"),
         include_str!("wrong/results.rs"),
         include_str!("wrong/services.rs"),
         include_str!("wrong/steps.rs"),
         include_str!("wrong/tasks.rs"),
+        include_str!("wrong/transactions.rs"),
     ]
     .concat();
     for finding in Finding::ALL {

@@ -231,7 +231,11 @@ impl Attempt {
         if self.crashed {
             return None;
         }
-        self.call.progress.live_until()
+        let end = self.call.progress.live_until();
+        match self.engine().interference.leases_have_ended() {
+            true => end.min(Some(Instant::now())),
+            false => end,
+        }
     }
 
     /// Owner whose token fences writes to the record; none if the attempt has no record to settle.

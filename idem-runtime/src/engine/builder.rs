@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::interference::Interferes;
 use super::replay_notes::ReplayNotes;
 use super::{Engine, Idem};
 use crate::codec::Codec;
@@ -31,6 +32,7 @@ pub struct IdemBuilder<S> {
     owner_label: Option<OwnerLabel>,
     program_version: Option<String>,
     noted_replays: u32,
+    interference: Interferes,
 }
 
 impl<S: Store> Idem<S> {
@@ -48,6 +50,7 @@ impl<S: Store> Idem<S> {
             owner_label: None,
             program_version: None,
             noted_replays: 0,
+            interference: Interferes::default(),
         }
     }
 }
@@ -176,10 +179,16 @@ impl<S: Store> IdemBuilder<S> {
         self.build_with(Arc::clone)
     }
 
-    /// Builds a handle whose functions see this store. Leased calls go through the store of the builder.
+    /// Builds a handle whose functions see this store. Leased calls go through the store of the builder, and calls in
+    /// transactions are disturbed.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
-    pub fn build_seen_as<T: Store + ?Sized>(self, seen: Arc<T>) -> Idem<T> {
+    pub fn build_seen_as<T: Store + ?Sized>(
+        mut self,
+        seen: Arc<T>,
+        interference: Arc<dyn super::interference::Interference>,
+    ) -> Idem<T> {
+        self.interference = Interferes(Some(interference));
         self.build_with(|_| seen)
     }
 
@@ -196,6 +205,10 @@ impl<S: Store> IdemBuilder<S> {
             owner_label,
             ReplayNotes::new(self.noted_replays),
         );
+        let engine = Engine {
+            interference: self.interference,
+            ..engine
+        };
         Idem {
             engine: Arc::new(engine),
             store: seen,

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use super::admission::Admission;
 use super::detached_tasks::DetachedTasks;
 use super::give_back::GiveBack;
+use super::interference::Interferes;
 use super::named::NamedFunctions;
 use super::replay_notes::ReplayNotes;
 use super::singleflight::SingleFlight;
@@ -53,6 +54,7 @@ pub(super) struct Engine {
     pub(super) orphans: Arc<Semaphore>,
     pub(super) left_to_lease: Rated,
     pub(super) unrenewed: Rated,
+    pub(super) interference: Interferes,
 }
 
 impl Engine {
@@ -79,6 +81,7 @@ impl Engine {
             secrets,
             owner_label,
             replay_notes,
+            interference: Interferes::default(),
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tracing::{Instrument as _, Span};
 
 use self::claim::{JoinedConnection, OwnConnection, TransactionSource};
+pub(super) use self::held::commit;
 use self::held::{BodyChanges, HeldTransaction, NeedsSavepoint, NotRun};
 use super::reentrancy::{self, ReentrancyGuard};
 use super::typed::{self, CallContext, Codecs, EngineRef, ErrorCodec, Finality, ValueCodec};

@@ -34,6 +34,8 @@ mod template;
 pub(super) mod text_row;
 mod transaction;
 mod transitions;
+#[cfg(feature = "testing")]
+mod undo;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use audit::manual_changes;
@@ -96,6 +98,9 @@ pub(super) use transitions::{
     Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, get, interrupt, list,
     note_replay, now, renew, save_new_step, take_over, take_over_query, too_many_conflicts,
 };
+
+#[cfg(feature = "testing")]
+pub use undo::undo;
 
 /// Duration as stored, in microseconds. It is limited so that no sum of a time and two durations overflows. The limit,
 /// 2^61 µs, is 73,000 years.

@@ -4,11 +4,13 @@ mod effects;
 mod keys;
 mod modes;
 mod problems;
+mod recoveries;
 mod requests;
 mod results;
 mod services;
 mod steps;
 mod tasks;
+mod transactions;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -17,8 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use expect_test::{Expect, expect};
-use idem_runtime::{Attempt, Error, Fingerprint, Idem, Reconciled, idempotent};
-use idem_testing::{Check, Clock, Finding, Place, Provider, ProviderError, check};
+use idem_runtime::{
+    Attempt, Error, Fingerprint, Idem, Reconciled, Recovery, SqliteStore, idempotent,
+};
+use idem_testing::{
+    Check, Clock, Finding, Place, Provider, ProviderError, Sqlite, check, check_consumer_on,
+    check_on,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
@@ -67,6 +74,17 @@ fn shows<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     // A snapshot must not depend on the run.
     let again = check.report();
     assert_eq!(again.to_string(), report.to_string(), "the stories differ");
+}
+
+/// Asserts that the check finds these mistakes and no other. The polls of a real database differ from run to run, so there is
+/// no snapshot.
+fn finds_on_a_database<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
+    check: &Check<'a, P, T, E>,
+    findings: &[Finding],
+) {
+    let report = check.report();
+    let found: Vec<_> = report.findings.iter().map(|it| it.finding).collect();
+    assert_eq!(found, findings, "{report}");
 }
 
 /// Number that is another one in each call of a process, as a random number is.

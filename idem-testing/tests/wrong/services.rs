@@ -1,4 +1,4 @@
-//! Consumers of queues, transactions, and whole routers.
+//! Consumers of queues, and whole routers, on the store in memory and on SQLite.
 
 use super::*;
 
@@ -38,31 +38,6 @@ fn a_consumer_whose_broker_assigns_the_ids() {
               read:   https://idem-rs.github.io/idem/findings.html#key-changes
         "#]],
     );
-}
-
-#[test]
-fn a_transaction_with_a_request_to_a_bank() {
-    use idem_runtime::SqliteStore;
-    use idem_testing::{Sqlite, check_on};
-
-    #[idempotent(key = order, ttl = "24h", name = "w.outside", store = idem, tx = tx, skip(bank))]
-    async fn place(idem: &Idem<SqliteStore>, bank: &Provider, order: &str) -> Result<u64, Fail> {
-        bank.record(None, format!("charge for {order}"))?;
-        // A request over a network takes a while, so the caller may leave before the transaction ends.
-        tokio::task::yield_now().await;
-        let insert = sqlx::query("INSERT INTO orders VALUES (?)").bind(order);
-        let done = insert.execute(&mut *tx).await.map_err(|_| Fail::Busy)?;
-        Ok(done.rows_affected())
-    }
-    let bank = Provider::new("bank");
-    let database = Sqlite::new("CREATE TABLE orders (id TEXT)");
-    let database = database.effects("SELECT count(*) FROM orders");
-    // The polls of a real database differ from run to run, so there is no snapshot.
-    let report = check_on(database, async |idem| place(&idem, &bank, "order-1").await)
-        .provider(&bank)
-        .report();
-    assert!(report.has(Finding::EffectOutsideTransaction), "{report}");
-    assert_eq!(report.findings.len(), 1, "{report}");
 }
 
 #[test]
@@ -109,5 +84,66 @@ fn a_route_without_a_layer_of_its_own_key() {
               repeat: .only("killed after poll 1"), and 6 more schedules show it
               read:   https://idem-rs.github.io/idem/findings.html#effect-without-key
         "#]],
+    );
+}
+
+#[test]
+fn a_consumer_that_acknowledges_beside_its_database() {
+    #[idempotent(key = id, ttl = "14d", name = "w.beside", store = idem)]
+    async fn deposit(idem: &Idem<SqliteStore>, id: u64, cents: i64) -> Result<(), Fail> {
+        let insert = sqlx::query("INSERT INTO deposits VALUES (?)").bind(cents);
+        let done = insert.execute(idem.store().pool()).await;
+        done.map(drop).map_err(|_| Fail::Busy)
+    }
+    let database = Sqlite::new("CREATE TABLE deposits (cents INTEGER)");
+    finds_on_a_database(
+        &check_consumer_on(
+            database.effects("SELECT count(*) FROM deposits"),
+            async |idem, (id, cents)| deposit(&idem, id, cents).await,
+            [(1, 500), (2, 700), (3, 500)],
+        ),
+        &[Finding::EffectTwice, Finding::EffectAfterLeaseLost],
+    );
+}
+
+#[test]
+#[cfg(feature = "http")]
+fn a_handler_that_forwards_no_key() {
+    use axum::http::{Request, StatusCode};
+    use axum::{Router, body::Body, extract::State, routing::post};
+    use idem_runtime::http::{IdempotencyKey, Unscoped};
+    use idem_testing::check_router_on;
+
+    #[idempotent(key = key, ttl = "24h", name = "w.extractor", store = idem, skip(bank))]
+    async fn charge(
+        idem: &Idem<SqliteStore>,
+        bank: &Provider,
+        key: &idem_runtime::Key,
+    ) -> Result<u64, Fail> {
+        Ok(bank.send_without_key("charge").await?)
+    }
+    type Service = (Idem<SqliteStore>, Provider);
+    async fn handler(
+        State((idem, bank)): State<Service>,
+        key: IdempotencyKey<Unscoped>,
+    ) -> Result<String, StatusCode> {
+        let receipt = charge(&idem, &bank, &key).await;
+        let receipt = receipt.map_err(|_| StatusCode::BAD_GATEWAY)?;
+        Ok(receipt.to_string())
+    }
+    let bank = Provider::new("bank");
+    let app = |idem: Idem<SqliteStore>| {
+        let state: Service = (idem, bank.clone());
+        Router::new()
+            .route("/charges", post(handler))
+            .with_state(state)
+    };
+    let request = || {
+        let request = Request::post("/charges").header("Idempotency-Key", "\"charge-1\"");
+        request.body(Body::empty()).unwrap()
+    };
+    finds_on_a_database(
+        &check_router_on(Sqlite::new(""), app, request).provider(&bank),
+        &[Finding::EffectWithoutKey, Finding::EffectAfterLeaseLost],
     );
 }

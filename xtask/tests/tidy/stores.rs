@@ -15,7 +15,7 @@ const STORES: [(&str, &str); 4] = [
 
 /// Files that name three stores, and that no new store need touch. They are about those stores, and the list says where
 /// the particulars of another one go.
-const PARTICULAR: [(&str, &str); 25] = [
+const PARTICULAR: [(&str, &str); 26] = [
     (
         "idem-cli/src/target.rs",
         "the addresses that the command opens",
@@ -68,6 +68,10 @@ const PARTICULAR: [(&str, &str); 25] = [
     (
         "tests/drops/databases.rs",
         "open transactions in each dialect",
+    ),
+    (
+        "idem-testing/tests/databases.rs",
+        "checks of functions on each SQL database",
     ),
     ("tests/events/printed.rs", "what drivers print"),
     ("tests/it/connect.rs", "errors of connecting to each server"),

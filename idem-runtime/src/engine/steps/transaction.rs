@@ -11,8 +11,9 @@ use tracing::Span;
 
 use super::Reserved;
 use crate::codec::{self, EncodeError, StoredValue};
+use crate::engine::interference::TransactionCall;
 use crate::engine::reentrancy::{self, ReentrancyGuard};
-use crate::engine::{Attempt, Idem};
+use crate::engine::{Attempt, Idem, transaction};
 use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
 use crate::record::{Owner, Payload};
 use crate::store::{FencedWrite, TransactionalStore};
@@ -207,8 +208,8 @@ impl<S: TransactionalStore> TransactionStep<S> {
                 owner,
                 name,
             } = self;
-            let limit = attempt.engine().policy.store_timeout;
-            let Err(failed) = bounded(limit, Box::pin(store.commit(transaction))).await else {
+            let committed = transaction::commit(attempt.engine(), &*store, transaction).await;
+            let Err(failed) = committed else {
                 return Ok(());
             };
             let Some(owner) = owner else {
@@ -248,12 +249,18 @@ impl<S: TransactionalStore> TransactionStep<S> {
             );
             return Ok(());
         };
-        let limit = self.attempt.engine().policy.store_timeout;
+        let (engine, call) = (
+            self.attempt.engine(),
+            TransactionCall::SaveStep(owner, &self.name),
+        );
+        let connection = &mut *self.transaction;
+        engine.interference.before(call, Some(connection)).await?;
+        let limit = engine.policy.store_timeout;
         let step = self
             .store
             .save_step_in(&mut self.transaction, owner, &self.name, payload);
         match bounded(limit, Box::pin(step)).await {
-            Ok(FencedWrite::Applied) => Ok(()),
+            Ok(FencedWrite::Applied) => Ok(engine.interference.after(call, true).await?),
             Ok(FencedWrite::Fenced) => {
                 self.attempt.lose();
                 Err(Error::LeaseLost)

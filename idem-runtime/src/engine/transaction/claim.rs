@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::Engine;
 use crate::engine::claim::{ClaimFuture, TransactionClaim};
+use crate::engine::interference::TransactionCall;
 use crate::engine::typed::Joins;
 use crate::error::{InvalidCall, StoreError, StoreErrorKind};
 use crate::record::Observation;
@@ -114,15 +116,17 @@ impl<'c, S: TransactionalStore> TransactionSource<'c, S> for JoinedConnection<'c
 /// A call that is claiming its record in a transaction.
 pub(super) struct TransactionClaimer<'c, S, F> {
     store: Arc<S>,
+    engine: Arc<Engine>,
     source: F,
     /// Lifetime of the transactions.
     lives: PhantomData<&'c ()>,
 }
 
 impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaimer<'c, S, F> {
-    pub(super) fn new(store: Arc<S>, source: F) -> Self {
+    pub(super) fn new(store: Arc<S>, engine: Arc<Engine>, source: F) -> Self {
         Self {
             store,
+            engine,
             source,
             lives: PhantomData,
         }
@@ -151,12 +155,21 @@ impl<'c, S: TransactionalStore, F: TransactionSource<'c, S>> TransactionClaimer<
         observed: Option<&Observation>,
         request: &ClaimRequest,
     ) -> Result<ClaimInTransaction, StoreError> {
+        let call = TransactionCall::Claim(request);
+        let interference = &self.engine.interference;
+        interference.before(call, None).await?;
         let Joins(joins) = F::JOINS;
         if !joins && let Some(found) = self.store.precheck(request).await? {
+            interference.after(call, false).await?;
             return Ok(found);
         }
         let transaction = self.source.open(&self.store).await?;
-        let claimed = self.store.claim_in(transaction, observed, request).await;
+        let mut claimed = self.store.claim_in(transaction, observed, request).await;
+        if let Ok(answer) = &claimed {
+            let is_granted = matches!(answer, ClaimInTransaction::Granted(_));
+            let answered = interference.after(call, is_granted).await;
+            claimed = answered.and(claimed);
+        }
         if !joins && claimed.is_err() {
             self.leave().await;
         }

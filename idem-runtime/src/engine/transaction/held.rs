@@ -8,11 +8,12 @@ use tokio::time::Instant;
 
 use super::claim::{TransactionClaimer, TransactionSource};
 use crate::engine::claim::{Claimed, Claimer, Waited};
+use crate::engine::interference::TransactionCall;
 use crate::engine::prepared::Prepared;
 use crate::engine::progress::{Phase, SharedOutcome};
 use crate::engine::singleflight::Leader;
 use crate::engine::typed::Joins;
-use crate::engine::{Attempt, decisions};
+use crate::engine::{Attempt, Engine, decisions};
 use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
 use crate::metrics::{Level, Raised, Timed, Timer};
 use crate::record::{Outcome, Owner, RecordState};
@@ -83,7 +84,8 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
     ) -> Boxed<'c, Result<Self, NotRun>> {
         Box::pin(async move {
             let limit = call.engine.policy.store_timeout;
-            let mut transactions = TransactionClaimer::new(Arc::clone(&store), source);
+            let engine = Arc::clone(&call.engine);
+            let mut transactions = TransactionClaimer::new(Arc::clone(&store), engine, source);
             let mut claimer = Claimer::in_transaction(call, &mut transactions);
             let claimed = claimer.claim().await;
             drop(claimer);
@@ -195,15 +197,21 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
             let undone = self.store.rollback_to(&mut self.transaction, savepoint);
             bounded(limit, Box::pin(undone)).await?;
         }
+        let call = TransactionCall::Complete(&self.owner, outcome);
+        let interference = &self.attempt_guard.0.engine().interference;
+        let connection = &mut *self.transaction;
+        interference.before(call, Some(connection)).await?;
         let completed = self
             .store
             .complete_in(&mut self.transaction, &self.owner, outcome);
-        bounded(limit, Box::pin(completed)).await
+        let written = bounded(limit, Box::pin(completed)).await?;
+        let is_applied = written == FencedWrite::Applied;
+        interference.after(call, is_applied).await?;
+        Ok(written)
     }
 
     /// Commits, and publishes the outcome to the waiters.
     async fn commit(self, outcome: Outcome) -> Result<(), Error> {
-        let limit = self.store_timeout();
         let Self {
             transaction,
             store,
@@ -216,7 +224,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
             _lease: lease,
         } = self;
         let sent_at = Instant::now();
-        let committed = bounded(limit, Box::pin(store.commit(transaction))).await;
+        let committed = commit(guard.0.engine(), &*store, transaction).await;
         if let Err(error) = committed
             && (joins || !was_committed(&guard.0, &owner).await)
         {
@@ -273,6 +281,22 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         drop(self.leader);
         undone
     }
+}
+
+/// Commits a transaction. After an error it is unknown whether that took effect.
+pub(in crate::engine) async fn commit<S: TransactionalStore>(
+    engine: &Engine,
+    store: &S,
+    mut transaction: S::Transaction<'_>,
+) -> Result<(), StoreError> {
+    let (limit, call) = (engine.policy.store_timeout, TransactionCall::Commit);
+    let interference = &engine.interference;
+    if let Err(error) = interference.before(call, Some(&mut *transaction)).await {
+        let _ = bounded(limit, Box::pin(store.rollback(transaction))).await;
+        return Err(error);
+    }
+    bounded(limit, Box::pin(store.commit(transaction))).await?;
+    interference.after(call, true).await
 }
 
 /// Error of a call whose claim is gone from its transaction.
