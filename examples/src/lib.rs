@@ -1,7 +1,6 @@
 //! Shared code of the examples: the table that each example prints, and the consumer of the queue examples. The
 //! programs are in `src/bin`.
 
-#[cfg(any(feature = "rabbitmq", feature = "nats", feature = "kafka"))]
 pub mod queue;
 
 /// Text table that is printed line by line as the program runs.

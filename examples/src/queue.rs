@@ -168,6 +168,11 @@ pub struct Bank {
     pub tally: Tally,
 }
 
+/// Table of the bank.
+pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS ledger (
+    entry INTEGER PRIMARY KEY, message TEXT NOT NULL, account TEXT NOT NULL, cents INTEGER NOT NULL
+)";
+
 /// Counts of deliveries by their end.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -198,21 +203,20 @@ impl Bank {
             .with_context(|| format!("cannot open {}", file.display()))?;
         let store = SqliteStore::new(db.clone());
         store.migrate().await?;
-        sqlx::raw_sql(
-            "CREATE TABLE IF NOT EXISTS ledger (
-                entry INTEGER PRIMARY KEY, message TEXT NOT NULL, account TEXT NOT NULL, cents INTEGER NOT NULL
-            )",
-        )
-        .execute(&db)
-        .await?;
-        Ok(Self {
-            idem: Idem::new(store),
-            db,
+        sqlx::raw_sql(LEDGER).execute(&db).await?;
+        Ok(Self::on(Idem::new(store), queue))
+    }
+
+    /// Creates a bank on this handle, whose database has the [`LEDGER`].
+    pub fn on(idem: Idem<SqliteStore>, queue: &str) -> Self {
+        Self {
+            db: idem.store().pool().clone(),
+            idem,
             queue: queue.to_owned(),
             held: watch::Sender::default(),
             waiting: watch::Sender::default(),
             tally: Tally::default(),
-        })
+        }
     }
 
     /// Does the work of a message. The `ttl` is longer than the time during which a broker may redeliver. The lease is

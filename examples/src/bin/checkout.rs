@@ -406,3 +406,68 @@ fn check_line(
     table.line([killed, &attempt, &cells[0], &cells[1], &cells[2]]);
     Ok(())
 }
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::*;
+
+    impl Shop {
+        fn on(idem: Idem<SqliteStore>, folder: &Path, order: &str) -> Self {
+            Self {
+                idem,
+                warehouse: Service::new(folder, order, "reserve"),
+                payments: Service::new(folder, order, "charge"),
+                mails: Service::new(folder, order, "mail"),
+                killer: Killer {
+                    dies_at: String::new(),
+                },
+            }
+        }
+    }
+
+    fn order(id: &str, cents: u64) -> Order {
+        Order {
+            id: id.to_owned(),
+            item: "a pair of shoes".to_owned(),
+            cents,
+        }
+    }
+
+    #[test]
+    fn an_order_is_reserved_charged_and_mailed_once_and_recovered() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkout = async |idem, id: &str, cents| {
+            let shop = Shop::on(idem, folder.path(), id);
+            shop.checkout(&order(id, cents)).await
+        };
+        let effects = || {
+            let of = |step| lines(&Service::new(folder.path(), "order-1", step).effects);
+            STEPS
+                .map(|step| of(step).unwrap().len() as u64)
+                .iter()
+                .sum()
+        };
+        let forget = || {
+            for file in fs::read_dir(folder.path()).unwrap() {
+                fs::remove_file(file.unwrap().path()).unwrap();
+            }
+        };
+        check_on(Sqlite::new(""), async |idem| {
+            checkout(idem, "order-1", 12_900).await
+        })
+        .other_request(async |idem| checkout(idem, "order-1", 9_900).await)
+        .other_call(async |idem| checkout(idem, "order-2", 12_900).await)
+        .effects(effects)
+        .before_each(forget)
+        .recovery(|idem| {
+            let shop = Arc::new(Shop::on(idem.clone(), folder.path(), "order-1"));
+            Recovery::new(idem).on("orders.checkout", move |order: Order| {
+                let shop = Arc::clone(&shop);
+                async move { shop.checkout(&order).await }
+            })
+        })
+        .assert_at_least_once_with_downstream_key();
+    }
+}

@@ -241,3 +241,31 @@ async fn main() -> anyhow::Result<()> {
     anyhow::ensure!(first == "hello" && again == first);
     Ok(())
 }
+
+#[cfg(test)]
+mod checked {
+    use idem_runtime::Attempt;
+    use idem_runtime::advanced::RunOptions;
+    use idem_testing::{Fresh, Provider, check_on};
+
+    use super::*;
+
+    #[test]
+    fn a_charge_on_the_custom_store_is_recognised() {
+        let bank = Provider::new("bank");
+        let charge = async |idem: Idem<ShelfStore>, key: &str| {
+            let call = Call::new("charge", key, "500 cents", Duration::from_secs(60));
+            let body = async |attempt: Attempt| {
+                let key = attempt.downstream_key("bank");
+                let receipt = bank.send(key.as_str(), "charge").await;
+                receipt.map_err(|_| Error::Interrupted)
+            };
+            idem.run_with(call, RunOptions::new(), body).await
+        };
+        let store = Fresh::new(async || Ok(ShelfStore::default()));
+        check_on(store, async |idem| charge(idem, "key-1").await)
+            .other_call(async |idem| charge(idem, "key-2").await)
+            .provider(&bank)
+            .assert_at_least_once_with_downstream_key();
+    }
+}

@@ -11,7 +11,7 @@
 //!
 //! Run it with `cargo run --bin nightly_mail`.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -30,7 +30,7 @@ struct Reminder {
 
 struct Mailer {
     idem: Idem<MemoryStore>,
-    outbox: Mutex<Vec<Reminder>>,
+    outbox: Arc<Mutex<Vec<Reminder>>>,
 }
 
 impl Mailer {
@@ -66,7 +66,7 @@ impl Mailer {
 async fn main() -> anyhow::Result<()> {
     let mailer = Mailer {
         idem: Idem::new(MemoryStore::new()),
-        outbox: Mutex::default(),
+        outbox: Arc::default(),
     };
     let mut reminders: Vec<Reminder> = (1..=50)
         .map(|invoice| Reminder {
@@ -150,4 +150,36 @@ impl<'a> Story<'a> {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Finding, TypedMemory, check_on};
+
+    use super::*;
+
+    /// The mail server takes no key, so a mail may be sent twice after a crash. The check says so.
+    #[test]
+    fn a_process_that_dies_after_a_mail_sends_it_again() {
+        let reminder = |invoice| Reminder {
+            to: "ann@shop.example".to_owned(),
+            invoice,
+            cents: 100,
+        };
+        let outbox: Arc<Mutex<Vec<_>>> = Arc::default();
+        let send = async |idem, invoice| {
+            let mailer = Mailer {
+                idem,
+                outbox: Arc::clone(&outbox),
+            };
+            mailer.send(&reminder(invoice)).await
+        };
+        let report = check_on(TypedMemory, async |idem| send(idem, 1).await)
+            .other_call(async |idem| send(idem, 2).await)
+            .effects(|| lock(&outbox).len() as u64)
+            .report();
+        let found: Vec<_> = report.findings.iter().map(|it| it.finding).collect();
+        let twice = [Finding::EffectTwice, Finding::EffectAfterLeaseLost];
+        assert_eq!(found, twice, "{report}");
+    }
 }

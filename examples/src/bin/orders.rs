@@ -22,6 +22,10 @@ use tokio::time::{sleep, timeout};
 /// Number of pieces in stock at the beginning.
 const STOCK: i64 = 10;
 
+/// Tables of the shop.
+const TABLES: &str = "CREATE TABLE IF NOT EXISTS stock (pieces INTEGER NOT NULL) STRICT; \
+     CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, customer TEXT NOT NULL, pieces INTEGER NOT NULL) STRICT";
+
 /// Environment variable that is set for the process that must die.
 const DOOMED: &str = "IDEM_ORDERS_DOOMED";
 
@@ -65,13 +69,7 @@ impl Shop {
             .await?;
         let store = SqliteStore::new(pool.clone());
         store.migrate().await?;
-        sqlx::raw_sql(
-            "CREATE TABLE IF NOT EXISTS stock (pieces INTEGER NOT NULL) STRICT; \
-             CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, customer TEXT NOT NULL, pieces INTEGER NOT NULL) \
-             STRICT",
-        )
-        .execute(&pool)
-        .await?;
+        sqlx::raw_sql(TABLES).execute(&pool).await?;
         Ok(Self {
             idem: Idem::new(store),
             pool,
@@ -228,5 +226,33 @@ impl Story {
         self.table.line([what, &found_orders, &found_stock]);
         ensure!(found == (orders, stock), "{what}: {found:?}");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::*;
+
+    #[test]
+    fn an_order_takes_the_stock_exactly_once() {
+        let place = async |idem: Idem<SqliteStore>, key, pieces| {
+            let pool = idem.store().pool().clone();
+            let shop = Shop { idem, pool };
+            shop.place(key, order("ann", pieces), Mishap::None).await
+        };
+        let database = || Sqlite::new(&format!("{TABLES}; INSERT INTO stock VALUES ({STOCK})"));
+        for effects in [
+            "SELECT count(*) FROM orders",
+            "SELECT 10 - pieces FROM stock",
+        ] {
+            check_on(database().effects(effects), async |idem| {
+                place(idem, "ann-1", 2).await
+            })
+            .other_request(async |idem| place(idem, "ann-1", 9).await)
+            .other_call(async |idem| place(idem, "ann-2", 2).await)
+            .assert_exactly_once();
+        }
     }
 }

@@ -253,6 +253,11 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Tables of the shop and of the warehouse.
+const TABLES: &str = "CREATE TABLE IF NOT EXISTS orders (customer TEXT);
+     CREATE TABLE IF NOT EXISTS deliveries (message_key TEXT);
+     CREATE TABLE IF NOT EXISTS parcels (order_number INTEGER, customer TEXT);";
+
 /// Handles and services that share one file.
 struct Setup {
     db: SqlitePool,
@@ -263,13 +268,7 @@ struct Setup {
 
 async fn open(file: &Path) -> anyhow::Result<Setup> {
     let db = SqlitePool::connect_with(SqliteStore::connect_options(file)).await?;
-    sqlx::raw_sql(
-        "CREATE TABLE IF NOT EXISTS orders (customer TEXT);
-         CREATE TABLE IF NOT EXISTS deliveries (message_key TEXT);
-         CREATE TABLE IF NOT EXISTS parcels (order_number INTEGER, customer TEXT);",
-    )
-    .execute(&db)
-    .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
     let store = SqliteStore::new(db.clone());
     store.migrate().await?;
     let outbox = Outbox::new(db.clone());
@@ -411,4 +410,60 @@ async fn count(db: &SqlitePool, table: &'static str) -> anyhow::Result<u64> {
     let query = sqlx::AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
     let count: i64 = sqlx::query_scalar(query).fetch_one(db).await?;
     Ok(count.try_into()?)
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Fresh, check_on};
+
+    use super::*;
+
+    /// A database with all tables. The number that the query returns is the number of effects.
+    fn database(effects: &'static str) -> Fresh<SqliteStore> {
+        let database = Fresh::new(async || {
+            let store = SqliteStore::in_memory().await?;
+            sqlx::raw_sql(TABLES).execute(store.pool()).await?;
+            Outbox::new(store.pool().clone()).migrate().await?;
+            Ok(store)
+        });
+        database.effects(async move |store: &SqliteStore| {
+            let rows = sqlx::query_scalar::<_, i64>(effects);
+            Ok(rows.fetch_one(store.pool()).await?.unsigned_abs())
+        })
+    }
+
+    #[test]
+    fn an_order_and_its_message_are_written_exactly_once() {
+        let place = async |idem, key, customer| Shop { idem }.place_order(key, customer).await;
+        let rows = "SELECT (SELECT count(*) FROM orders) + (SELECT count(*) FROM idem_outbox)";
+        check_on(database(rows), async |idem| {
+            place(idem, "ann-1", "ann").await
+        })
+        .other_request(async |idem| place(idem, "ann-1", "bob").await)
+        .other_call(async |idem| place(idem, "ann-2", "ann").await)
+        .assert_exactly_once();
+    }
+
+    #[test]
+    fn a_parcel_is_sent_exactly_once() {
+        let send = async |idem: Idem<SqliteStore>, key: &Key, order| {
+            let warehouse = Warehouse {
+                db: idem.store().pool().clone(),
+                idem,
+                closed_for: AtomicU32::new(0),
+                knows_all_addresses: AtomicBool::new(true),
+            };
+            let customer = "ann".to_owned();
+            warehouse
+                .send_parcel(key, &OrderPlaced { order, customer })
+                .await
+        };
+        let (key, other) = (Key::generate(), Key::generate());
+        check_on(database("SELECT count(*) FROM parcels"), async |idem| {
+            send(idem, &key, 1).await
+        })
+        .other_request(async |idem| send(idem, &key, 2).await)
+        .other_call(async |idem| send(idem, &other, 1).await)
+        .assert_exactly_once();
+    }
 }

@@ -60,6 +60,8 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
 fn routes(idem: &Idem<SqliteStore>, orders: Orders) -> anyhow::Result<Router> {
     let ttl = Duration::from_secs(24 * 60 * 60);
     let layer = IdempotencyLayer::builder(idem, "orders", ttl, scoped_by_extension::<User>())
+        // An order has no key that its receiver recognises, so it must not be placed again after a crash.
+        .refuse()
         .policy_url("/idempotency")
         .build()?;
     let page = layer.policy_page();
@@ -159,4 +161,31 @@ async fn send_requests(url: &str, orders: &Orders) -> anyhow::Result<()> {
     println!();
     println!("2 orders for 5 requests.");
     Ok(())
+}
+
+#[cfg(test)]
+mod checked {
+    use axum::body::Body;
+    use idem_testing::{Sqlite, check_router_on};
+
+    use super::*;
+
+    #[test]
+    fn an_order_is_placed_at_most_once() {
+        let orders = Orders::default();
+        let request = |article: &'static str| {
+            move || {
+                let request = Request::post("/orders")
+                    .header("authorization", "Bearer token-of-ann")
+                    .header("content-type", "application/json")
+                    .header("idempotency-key", "key-1");
+                let body = json!({ "article": article });
+                request.body(Body::from(body.to_string())).unwrap()
+            }
+        };
+        let service = |idem| routes(&idem, Arc::clone(&orders)).unwrap();
+        check_router_on(Sqlite::new(""), service, request("lamp"))
+            .effects(|| orders.load(Ordering::SeqCst))
+            .assert_at_most_once();
+    }
 }

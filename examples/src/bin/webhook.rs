@@ -52,7 +52,7 @@ const SHIP: TypedOperation<Shipped> = TypedOperation::new("orders.ship");
 
 struct Shop {
     idem: Idem<SqliteStore>,
-    warehouse: Warehouse,
+    warehouse: Arc<Warehouse>,
 }
 
 impl Shop {
@@ -155,7 +155,7 @@ async fn main() -> anyhow::Result<()> {
     let store = SqliteStore::open(folder.path().join("webhook.sqlite")).await?;
     let shop = Arc::new(Shop {
         idem: Idem::new(store),
-        warehouse: Warehouse::default(),
+        warehouse: Arc::default(),
     });
     let story = Story::begin(&shop, "on_crash = refuse: an operator decides");
 
@@ -391,4 +391,45 @@ impl<'a> Story<'a> {
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Check, Finding, Sqlite, check_on};
+
+    use super::*;
+
+    fn checked<'a>(
+        warehouse: &'a Arc<Warehouse>,
+        by: Handler,
+    ) -> Check<'a, Sqlite, Shipped, ShipError> {
+        let handle = async move |idem, order| {
+            let shop = Shop {
+                idem,
+                warehouse: Arc::clone(warehouse),
+            };
+            let event = Paid {
+                event: "evt_1".to_owned(),
+                order,
+            };
+            shop.handle(&event, by).await
+        };
+        check_on(Sqlite::new(""), async move |idem| handle(idem, 1).await)
+            .other_request(async move |idem| handle(idem, 2).await)
+            .effects(|| locked(&warehouse.parcels).len() as u64)
+            .before_each(|| locked(&warehouse.parcels).clear())
+    }
+
+    #[test]
+    fn a_parcel_is_sent_at_most_once() {
+        checked(&Arc::default(), Handler::Refuse).assert_at_most_once();
+    }
+
+    /// A question after a crash does not help if the owner has not crashed and resumes.
+    #[test]
+    fn a_parcel_is_sent_once_unless_its_owner_resumes() {
+        let report = checked(&Arc::default(), Handler::Reconcile).report();
+        let found: Vec<_> = report.findings.iter().map(|it| it.finding).collect();
+        assert_eq!(found, [Finding::EffectAfterLeaseLost], "{report}");
+    }
 }

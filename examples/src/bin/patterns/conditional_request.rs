@@ -14,9 +14,9 @@ use axum::routing::get;
 use headers::{ETag, HeaderMapExt as _, IfMatch};
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::{FIFTY, fifty};
-use crate::server::Server;
+use super::Proof;
+use super::fifty::{FIFTY, fifty};
+use super::server::Server;
 
 /// A text that several users edit.
 #[derive(Default)]
@@ -92,4 +92,38 @@ pub(crate) async fn run(_: SqlitePool) -> anyhow::Result<Proof> {
         effects: page.version,
         answers: format!("1 × 204, {} × 412; without If-Match: 428", FIFTY - 1),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use axum::http::header::IF_MATCH;
+    use idem_testing::{Sqlite, check_on};
+
+    use super::super::checked::as_body;
+    use super::*;
+
+    /// A client whose answer was lost gets 412, reads again, and finds its own change.
+    async fn edit(page: &Shared) -> anyhow::Result<()> {
+        let mut headers = HeaderMap::new();
+        headers.insert(IF_MATCH, "\"v0\"".parse()?);
+        let text = "a lamp".to_owned();
+        let written = write(State(Arc::clone(page)), headers, text.clone()).await;
+        let now = page.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = written.err();
+        ensure!(status.is_none() || status == Some(StatusCode::PRECONDITION_FAILED));
+        ensure!(now.text == text);
+        Ok(())
+    }
+
+    #[test]
+    fn a_page_is_edited_once_by_a_client_that_reads_again() {
+        let page = Shared::default();
+        let version = || page.lock().unwrap_or_else(PoisonError::into_inner).version;
+        check_on(Sqlite::new(""), async |idem| {
+            as_body(&idem, async |_| edit(&page).await).await
+        })
+        .effects(version)
+        .before_each(|| *page.lock().unwrap_or_else(PoisonError::into_inner) = Page::default())
+        .assert_promised();
+    }
 }

@@ -12,8 +12,8 @@ use idem_runtime::{Error, Fingerprint, Idem, SqliteStore, idempotent};
 use sqlx::SqlitePool;
 use tokio::sync::Notify;
 
-use crate::Proof;
-use crate::fifty::fifty;
+use super::Proof;
+use super::fifty::fifty;
 
 /// Message that a broker delivers at least once.
 #[derive(Clone, Fingerprint)]
@@ -66,13 +66,11 @@ impl Consumer {
     }
 }
 
+const TABLES: &str = "CREATE TABLE accounts (account TEXT PRIMARY KEY, cents INTEGER);
+         INSERT INTO accounts VALUES ('ann', 0);";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql(
-        "CREATE TABLE accounts (account TEXT PRIMARY KEY, cents INTEGER);
-         INSERT INTO accounts VALUES ('ann', 0);",
-    )
-    .execute(&db)
-    .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
     let store = SqliteStore::new(db.clone());
     store.migrate().await?;
     let consumer = Consumer {
@@ -109,4 +107,34 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects: cents / 500,
         answers: "50 × done, although the first delivery crashed".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_consumer_on};
+
+    use super::*;
+
+    #[test]
+    fn each_deposit_is_made_exactly_once() {
+        let message = |id: &str, cents| Message {
+            id: id.to_owned(),
+            account: "ann".to_owned(),
+            cents,
+        };
+        let messages = [
+            message("message-1", 500),
+            message("message-2", 700),
+            message("message-3", 500),
+        ];
+        let handle = async |idem, message| {
+            let consumer = Consumer {
+                idem,
+                grave: Arc::default(),
+            };
+            consumer.handle(message, false).await
+        };
+        let database = Sqlite::new(TABLES).effects("SELECT cents FROM accounts");
+        check_consumer_on(database, handle, messages).assert_exactly_once();
+    }
 }

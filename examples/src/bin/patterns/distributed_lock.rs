@@ -19,8 +19,8 @@ use idem_runtime::{Attempt, Call, Error, Idem, SqliteStore};
 use sqlx::SqlitePool;
 use tokio::sync::Notify;
 
-use crate::Proof;
-use crate::fifty::{FIFTY, fifty};
+use super::Proof;
+use super::fifty::{FIFTY, fifty};
 
 /// Result of the work under a lock, always returned as an error so that it is never stored.
 enum Unlocked<T> {
@@ -129,4 +129,47 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects,
         answers: "50 × locked, one after the other; a paused owner: refused".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use std::collections::HashSet;
+
+    use idem_testing::{Sqlite, check_on};
+
+    use super::super::checked::as_body;
+    use super::*;
+
+    /// A lock does not make its work idempotent. Here the work is an upsert, which the resource accepts from the newest owner
+    /// alone.
+    #[test]
+    fn a_report_is_written_once_under_a_lock() {
+        let (resource, reports) = (Mutex::default(), Mutex::new(HashSet::new()));
+        let enter = |reports: &Mutex<HashSet<_>>| {
+            let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
+            reports.insert("nightly-report");
+        };
+        check_on(Sqlite::new(""), async |idem| {
+            let fresh =
+                || Arc::<Resource>::clone(&resource.lock().unwrap_or_else(PoisonError::into_inner));
+            let report = async |_| {
+                let work = async |attempt: Attempt| {
+                    fresh().write(attempt.fencing_token()).await?;
+                    enter(&reports);
+                    anyhow::Ok(())
+                };
+                locked(&idem, "nightly-report", Duration::from_secs(30), work).await?
+            };
+            as_body(&idem, report).await
+        })
+        .effects(|| reports.lock().unwrap_or_else(PoisonError::into_inner).len() as u64)
+        .before_each(|| {
+            *resource.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
+            reports
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clear();
+        })
+        .assert_promised();
+    }
 }

@@ -18,9 +18,9 @@ use idem_runtime::{Error, Idem, SqliteStore, idempotent};
 use sqlx::SqlitePool;
 use tokio::sync::Notify;
 
-use crate::Proof;
-use crate::fifty::{FIFTY, fifty};
-use crate::server::Server;
+use super::Proof;
+use super::fifty::{FIFTY, fifty};
+use super::server::Server;
 
 // ----------------------------------------------------------------------------------------------- the external service
 
@@ -83,8 +83,9 @@ impl Payments {
         name = "payments.take",
         store = self.idem,
         attempt = attempt,
+        skip(dies),
     )]
-    async fn pay(&self, key: &str) -> Result<String, PayError> {
+    async fn pay(&self, key: &str, dies: bool) -> Result<String, PayError> {
         let payment = self
             .http
             .post(&self.processor)
@@ -97,7 +98,7 @@ impl Payments {
             .error_for_status()?
             .text()
             .await?;
-        if attempt.number() == 1 {
+        if dies {
             // The payment is taken, and our database has no record of it.
             self.grave.notify_one();
             std::future::pending::<()>().await;
@@ -109,10 +110,10 @@ impl Payments {
     }
 }
 
+const TABLES: &str = "CREATE TABLE ledger (payment TEXT PRIMARY KEY)";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql("CREATE TABLE ledger (payment TEXT PRIMARY KEY)")
-        .execute(&db)
-        .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
     let store = SqliteStore::new(db.clone());
     store.migrate().await?;
     let processor = Arc::new(Processor::default());
@@ -131,7 +132,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     // The task is aborted between the charge and the commit, and sends nothing to the store.
     let first = tokio::spawn({
         let payments = payments.clone();
-        async move { payments.pay("order-1").await }
+        async move { payments.pay("order-1", true).await }
     });
     let died = tokio::time::timeout(Duration::from_secs(30), payments.grave.notified()).await;
     died.context("the first attempt did not reach the processor")?;
@@ -140,7 +141,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
 
     let answers = fifty(|_| {
         let payments = payments.clone();
-        async move { Ok(payments.pay("order-1").await?) }
+        async move { Ok(payments.pay("order-1", false).await?) }
     })
     .await?;
     ensure!(answers.iter().all(|it| it == "1"));
@@ -163,4 +164,42 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects: taken,
         answers: format!("{FIFTY} × payment 1, after a crash between charge and commit"),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::*;
+
+    #[test]
+    fn a_payment_is_taken_and_entered_once() {
+        let processor = Arc::new(Processor::default());
+        let router = Router::new()
+            .route("/payments", post(take))
+            .with_state(Arc::clone(&processor));
+        // The processor is another machine: it has a runtime of its own.
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let server = runtime.block_on(Server::start(router)).unwrap();
+        let pay = async |idem: Idem<SqliteStore>, key| {
+            let payments = Payments {
+                db: idem.store().pool().clone(),
+                idem,
+                http: reqwest::Client::new(),
+                processor: format!("{}/payments", server.url()),
+                grave: Arc::default(),
+            };
+            payments.pay(key, false).await
+        };
+        let payments = || {
+            let payments = processor.payments.lock();
+            payments.unwrap_or_else(PoisonError::into_inner)
+        };
+        let ledger = Sqlite::new(TABLES).effects("SELECT count(*) FROM ledger");
+        check_on(ledger, async |idem| pay(idem, "order-1").await)
+            .other_call(async |idem| pay(idem, "order-2").await)
+            .effects(|| payments().len() as u64)
+            .before_each(|| payments().clear())
+            .assert_at_least_once_with_downstream_key();
+    }
 }

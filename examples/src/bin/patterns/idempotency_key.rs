@@ -6,8 +6,8 @@ use idem_runtime::{Error, Fingerprint, Idem, SqliteStore, idempotent};
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::fifty;
+use super::Proof;
+use super::fifty::fifty;
 
 #[derive(Clone, Fingerprint)]
 struct Order {
@@ -56,10 +56,10 @@ impl Orders {
     }
 }
 
+const TABLES: &str = "CREATE TABLE orders (customer TEXT, article TEXT, pieces INTEGER)";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql("CREATE TABLE orders (customer TEXT, article TEXT, pieces INTEGER)")
-        .execute(&db)
-        .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
     let store = SqliteStore::new(db.clone());
     store.migrate().await?;
     let orders = Orders {
@@ -92,4 +92,28 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects,
         answers: "50 × the number of the order; another order: key reused".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::*;
+
+    #[test]
+    fn an_order_is_placed_exactly_once() {
+        let order = |pieces| Order {
+            article: "lamp".to_owned(),
+            pieces,
+        };
+        let place = async |idem, customer, pieces| {
+            let orders = Orders { idem };
+            orders.place(customer, "click-1", order(pieces)).await
+        };
+        let database = Sqlite::new(TABLES).effects("SELECT count(*) FROM orders");
+        check_on(database, async |idem| place(idem, "ann", 1).await)
+            .other_request(async |idem| place(idem, "ann", 2).await)
+            .other_call(async |idem| place(idem, "bob", 1).await)
+            .assert_exactly_once();
+    }
 }

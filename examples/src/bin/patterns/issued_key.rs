@@ -10,8 +10,8 @@ use idem_runtime::fingerprint::Secret;
 use idem_runtime::{Error, Idem, Key, SqliteStore, idempotent};
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::fifty;
+use super::Proof;
+use super::fifty::fifty;
 
 /// The operation that the keys are for.
 const TRANSFER: &str = "transfers.make";
@@ -57,10 +57,10 @@ impl Bank {
     }
 }
 
+const TABLES: &str = "CREATE TABLE transfers (user TEXT, cents INTEGER)";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql("CREATE TABLE transfers (user TEXT, cents INTEGER)")
-        .execute(&db)
-        .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
     let store = SqliteStore::new(db.clone());
     store.migrate().await?;
     // All processes of the service need this secret. It must stay secret, because it allows its owner to issue keys.
@@ -96,4 +96,34 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects,
         answers: "50 × the number of the transfer; an invented key: refused".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::*;
+
+    #[test]
+    fn a_transfer_with_an_issued_key_is_made_exactly_once() {
+        let secret = || Secret::new("thirty-two bytes of the service's").unwrap();
+        // A key is signed and not stored, so one form serves all schedules.
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let key = runtime.block_on(async {
+            let store = SqliteStore::in_memory().await?;
+            let db = store.pool().clone();
+            let idem = Idem::builder(store).fingerprint_secret(secret()).build();
+            Bank { idem, db }.form("ann").await
+        });
+        let key = key.unwrap();
+        let transfer = async |idem: Idem<SqliteStore>, cents| {
+            let db = idem.store().pool().clone();
+            Bank { idem, db }.transfer("ann", &key, cents).await
+        };
+        let database = Sqlite::new(TABLES).effects("SELECT count(*) FROM transfers");
+        check_on(database, async |idem| transfer(idem, 500).await)
+            .other_request(async |idem| transfer(idem, 900).await)
+            .configure(|idem| idem.fingerprint_secret(secret()))
+            .assert_exactly_once();
+    }
 }

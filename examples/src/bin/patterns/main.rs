@@ -4,8 +4,12 @@
 //! A scheme that the toolkit provides is shown with the toolkit. A scheme that the database provides is shown in plain
 //! SQL. Each scheme counts its effects where they happen, and fails if the count is wrong.
 //!
+//! The module `checked` of each file runs its scheme under crashes and races, with `idem-testing`.
+//!
 //! Run all with `cargo run --bin patterns`, or one with `cargo run --bin patterns -- upsert`.
 
+#[cfg(test)]
+mod checked;
 mod conditional_request;
 mod dedup_table;
 mod distributed_lock;

@@ -7,8 +7,8 @@
 use anyhow::ensure;
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::{FIFTY, fifty};
+use super::Proof;
+use super::fifty::{FIFTY, fifty};
 
 /// Appends an operation. Returns true if the operation was not in the log before.
 async fn append(
@@ -47,12 +47,10 @@ async fn balance(db: &SqlitePool, account: i64) -> sqlx::Result<i64> {
         .await
 }
 
+const TABLES: &str = "CREATE TABLE operations (operation TEXT PRIMARY KEY, account INTEGER, cents INTEGER) WITHOUT ROWID";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql(
-        "CREATE TABLE operations (operation TEXT PRIMARY KEY, account INTEGER, cents INTEGER) WITHOUT ROWID",
-    )
-    .execute(&db)
-    .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
     append(&db, "deposit-1", 1, 10_000).await?;
 
     let answers = fifty(|_| {
@@ -70,4 +68,24 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects: operations - 1,
         answers: format!("1 × booked now, {} × booked before", FIFTY - 1),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::super::checked::as_body;
+    use super::*;
+
+    #[test]
+    fn an_operation_is_appended_once_by_a_body_that_runs_again() {
+        let database = Sqlite::new(TABLES).effects("SELECT count(*) FROM operations");
+        check_on(database, async |idem| {
+            as_body(&idem, async |db| {
+                append(&db, "withdrawal-1", 1, -2_500).await
+            })
+            .await
+        })
+        .assert_promised();
+    }
 }

@@ -7,8 +7,8 @@
 use anyhow::ensure;
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::{FIFTY, fifty};
+use super::Proof;
+use super::fifty::{FIFTY, fifty};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Answer {
@@ -47,13 +47,12 @@ async fn set_price(
     })
 }
 
+const TABLES: &str =
+    "CREATE TABLE prices (article INTEGER PRIMARY KEY, cents INTEGER, version INTEGER, written_by TEXT);
+         INSERT INTO prices VALUES (1, 900, 7, 'import');";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql(
-        "CREATE TABLE prices (article INTEGER PRIMARY KEY, cents INTEGER, version INTEGER, written_by TEXT);
-         INSERT INTO prices VALUES (1, 900, 7, 'import');",
-    )
-    .execute(&db)
-    .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
 
     let answers = fifty(|_| {
         let db = db.clone();
@@ -72,4 +71,26 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects: (version - 7) as u64,
         answers: "1 × written now, 49 × written before; another: conflict".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::super::checked::as_body;
+    use super::*;
+
+    #[test]
+    fn a_price_is_set_once_by_a_body_that_runs_again() {
+        let database = Sqlite::new(TABLES).effects("SELECT version - 7 FROM prices");
+        check_on(database, async |idem| {
+            as_body(&idem, async |db| {
+                let answer = set_price(&db, "ann-1", 7, 950).await?;
+                ensure!(answer != Answer::Conflict);
+                Ok(())
+            })
+            .await
+        })
+        .assert_promised();
+    }
 }

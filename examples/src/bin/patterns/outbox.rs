@@ -12,8 +12,8 @@ use idem_runtime::{Error, Fingerprint, Idem, Key, SqliteStore, idempotent};
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::fifty;
+use super::Proof;
+use super::fifty::fifty;
 
 #[derive(Fingerprint, Serialize, Deserialize)]
 struct OrderPlaced {
@@ -70,13 +70,11 @@ impl Shop {
     }
 }
 
+const TABLES: &str = "CREATE TABLE orders (customer TEXT);
+         CREATE TABLE parcels (order_number INTEGER);";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql(
-        "CREATE TABLE orders (customer TEXT);
-         CREATE TABLE parcels (order_number INTEGER);",
-    )
-    .execute(&db)
-    .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
     let store = SqliteStore::new(db.clone());
     store.migrate().await?;
     let outbox = Outbox::new(db.clone());
@@ -128,4 +126,55 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects,
         answers: "50 × the number of the order; 1 message, delivered twice".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Fresh, check_on};
+
+    use super::*;
+
+    /// A database with the tables of the shop and of the outbox. Rows of this query are effects.
+    fn database(effects: &'static str) -> Fresh<SqliteStore> {
+        let database = Fresh::new(async || {
+            let store = SqliteStore::in_memory().await?;
+            sqlx::raw_sql(TABLES).execute(store.pool()).await?;
+            Outbox::new(store.pool().clone()).migrate().await?;
+            Ok(store)
+        });
+        database.effects(async move |store: &SqliteStore| {
+            let rows = sqlx::query_scalar::<_, i64>(effects);
+            Ok(rows.fetch_one(store.pool()).await?.unsigned_abs())
+        })
+    }
+
+    fn shop(idem: Idem<SqliteStore>) -> Shop {
+        Shop {
+            idem,
+            deliveries: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn an_order_and_its_message_are_written_exactly_once() {
+        let rows = "SELECT (SELECT count(*) FROM orders) + (SELECT count(*) FROM idem_outbox)";
+        check_on(database(rows), async |idem| {
+            shop(idem).place("click-1", "ann").await
+        })
+        .other_request(async |idem| shop(idem).place("click-1", "bob").await)
+        .other_call(async |idem| shop(idem).place("click-2", "ann").await)
+        .assert_exactly_once();
+    }
+
+    #[test]
+    fn a_parcel_is_sent_exactly_once() {
+        let (key, other) = (Key::generate(), Key::generate());
+        let placed = |order| OrderPlaced { order };
+        check_on(database("SELECT count(*) FROM parcels"), async |idem| {
+            shop(idem).send_parcel(&key, &placed(1)).await
+        })
+        .other_request(async |idem| shop(idem).send_parcel(&key, &placed(2)).await)
+        .other_call(async |idem| shop(idem).send_parcel(&other, &placed(1)).await)
+        .assert_exactly_once();
+    }
 }

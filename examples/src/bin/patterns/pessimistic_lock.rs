@@ -7,8 +7,8 @@
 use anyhow::ensure;
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::{FIFTY, fifty};
+use super::Proof;
+use super::fifty::{FIFTY, fifty};
 
 /// Books a seat for a request while one is free. Returns the seat of this request, or none.
 async fn book(db: &SqlitePool, request: &str) -> sqlx::Result<Option<i64>> {
@@ -36,15 +36,13 @@ async fn book(db: &SqlitePool, request: &str) -> sqlx::Result<Option<i64>> {
     Ok(Some(taken + 1))
 }
 
+const TABLES: &str = "CREATE TABLE halls (seats INTEGER);
+         INSERT INTO halls VALUES (2);
+         CREATE TABLE bookings (request TEXT, seat INTEGER);";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
     // The tables have no constraint against a second booking: only the lock prevents it.
-    sqlx::raw_sql(
-        "CREATE TABLE halls (seats INTEGER);
-         INSERT INTO halls VALUES (2);
-         CREATE TABLE bookings (request TEXT, seat INTEGER);",
-    )
-    .execute(&db)
-    .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
 
     let seats = fifty(|_| {
         let db = db.clone();
@@ -68,4 +66,21 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects,
         answers: format!("50 × seat 1; of {FIFTY} other requests, 1 got the last seat"),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::super::checked::as_body;
+    use super::*;
+
+    #[test]
+    fn a_seat_is_booked_once_by_a_body_that_runs_again() {
+        let database = Sqlite::new(TABLES).effects("SELECT count(*) FROM bookings");
+        check_on(database, async |idem| {
+            as_body(&idem, async |db| Ok(book(&db, "ann-1").await?)).await
+        })
+        .assert_promised();
+    }
 }

@@ -12,8 +12,8 @@ use idem_runtime::{Error, Idem, Reconciled, SqliteStore, idempotent};
 use sqlx::SqlitePool;
 use tokio::sync::Notify;
 
-use crate::Proof;
-use crate::fifty::{FIFTY, fifty};
+use super::Proof;
+use super::fifty::{FIFTY, fifty};
 
 /// Prints one label for each request, also for a repeated request. It has a list of the printed labels.
 #[derive(Default)]
@@ -54,11 +54,11 @@ impl Shipping {
         name = "labels.print",
         store = self.idem,
         on_crash = reconcile(self.look_up(order)),
-        attempt = attempt,
+        skip(dies),
     )]
-    async fn label(&self, order: u64) -> Result<u64, Error> {
+    async fn label(&self, order: u64, dies: bool) -> Result<u64, Error> {
         let label = self.printer.print(order);
-        if attempt.number() == 1 {
+        if dies {
             self.grave.notify_one();
             std::future::pending::<()>().await;
         }
@@ -84,7 +84,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
 
     let first = tokio::spawn({
         let shipping = shipping.clone();
-        async move { shipping.label(1001).await }
+        async move { shipping.label(1001, true).await }
     });
     let died = tokio::time::timeout(Duration::from_secs(30), shipping.grave.notified()).await;
     died.context("the first attempt did not reach the printer")?;
@@ -93,7 +93,7 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
 
     let labels = fifty(|_| {
         let shipping = shipping.clone();
-        async move { Ok(shipping.label(1001).await?) }
+        async move { Ok(shipping.label(1001, false).await?) }
     })
     .await?;
     ensure!(labels.iter().all(|label| *label == 1));
@@ -114,4 +114,34 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects: printed,
         answers: format!("{FIFTY} × label 1, after a crash; the printer was asked once"),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Finding, Sqlite, check_on};
+
+    use super::*;
+
+    /// A question after a crash does not help if the owner has not crashed and resumes.
+    #[test]
+    fn a_label_is_printed_once_unless_its_owner_resumes() {
+        let printer = Arc::new(Printer::default());
+        let labels = || {
+            let labels = printer.labels.lock();
+            labels.unwrap_or_else(PoisonError::into_inner)
+        };
+        let report = check_on(Sqlite::new(""), async |idem| {
+            let shipping = Shipping {
+                idem,
+                printer: Arc::clone(&printer),
+                grave: Arc::default(),
+            };
+            shipping.label(1001, false).await
+        })
+        .effects(|| labels().len() as u64)
+        .before_each(|| labels().clear())
+        .report();
+        let found: Vec<_> = report.findings.iter().map(|it| it.finding).collect();
+        assert_eq!(found, [Finding::EffectAfterLeaseLost], "{report}");
+    }
 }

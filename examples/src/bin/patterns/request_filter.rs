@@ -5,8 +5,8 @@ use anyhow::ensure;
 use idem_runtime::{Error, Fingerprint, Idem, SqliteStore, idempotent};
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::fifty;
+use super::Proof;
+use super::fifty::fifty;
 
 #[derive(Clone, Fingerprint)]
 struct Alarm {
@@ -52,10 +52,10 @@ impl Pager {
     }
 }
 
+const TABLES: &str = "CREATE TABLE pages (sensor TEXT, minute INTEGER, repetition INTEGER)";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql("CREATE TABLE pages (sensor TEXT, minute INTEGER, repetition INTEGER)")
-        .execute(&db)
-        .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
     let store = SqliteStore::new(db.clone());
     store.migrate().await?;
     let pager = Pager {
@@ -87,4 +87,27 @@ async fn pages(db: &SqlitePool) -> sqlx::Result<u64> {
     sqlx::query_scalar("SELECT count(*) FROM pages")
         .fetch_one(db)
         .await
+}
+
+#[cfg(test)]
+mod checked {
+    use std::cell::Cell;
+
+    use idem_testing::{Sqlite, check_on};
+
+    use super::*;
+
+    #[test]
+    fn an_alarm_is_paged_exactly_once_a_minute() {
+        let repetitions = Cell::new(0);
+        let alarm = |minute| Alarm {
+            sensor: "boiler".to_owned(),
+            minute,
+            repetition: repetitions.replace(repetitions.get() + 1),
+        };
+        let database = Sqlite::new(TABLES).effects("SELECT count(*) FROM pages");
+        check_on(database, async |idem| Pager { idem }.page(alarm(600)).await)
+            .other_call(async |idem| Pager { idem }.page(alarm(601)).await)
+            .assert_exactly_once();
+    }
 }

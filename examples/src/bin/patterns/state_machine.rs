@@ -7,8 +7,8 @@
 use anyhow::{bail, ensure};
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::{FIFTY, fifty};
+use super::Proof;
+use super::fifty::{FIFTY, fifty};
 
 /// Pays an order. Returns true if this call paid it.
 async fn pay(db: &SqlitePool, order: i64) -> anyhow::Result<bool> {
@@ -33,13 +33,11 @@ async fn pay(db: &SqlitePool, order: i64) -> anyhow::Result<bool> {
     }
 }
 
+const TABLES: &str = "CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT, paid_times INTEGER);
+         INSERT INTO orders VALUES (1, 'placed', 0), (2, 'cancelled', 0);";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql(
-        "CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT, paid_times INTEGER);
-         INSERT INTO orders VALUES (1, 'placed', 0), (2, 'cancelled', 0);",
-    )
-    .execute(&db)
-    .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
 
     let answers = fifty(|_| {
         let db = db.clone();
@@ -57,4 +55,21 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects,
         answers: format!("1 × paid now, {} × paid before", FIFTY - 1),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::super::checked::as_body;
+    use super::*;
+
+    #[test]
+    fn an_order_is_paid_once_by_a_body_that_runs_again() {
+        let database = Sqlite::new(TABLES).effects("SELECT sum(paid_times) FROM orders");
+        check_on(database, async |idem| {
+            as_body(&idem, async |db| pay(&db, 1).await).await
+        })
+        .assert_promised();
+    }
 }

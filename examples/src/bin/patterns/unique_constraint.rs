@@ -7,8 +7,8 @@
 use anyhow::{Context as _, ensure};
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::fifty;
+use super::Proof;
+use super::fifty::fifty;
 
 /// An account: its number and its plan.
 type Account = (i64, String);
@@ -34,10 +34,10 @@ async fn open(db: &SqlitePool, email: &str, plan: &str) -> sqlx::Result<Option<A
     Ok(Some(original).filter(|(_, original)| original == plan))
 }
 
+const TABLES: &str = "CREATE TABLE accounts (id INTEGER PRIMARY KEY, email TEXT UNIQUE, plan TEXT)";
+
 pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql("CREATE TABLE accounts (id INTEGER PRIMARY KEY, email TEXT UNIQUE, plan TEXT)")
-        .execute(&db)
-        .await?;
+    sqlx::raw_sql(TABLES).execute(&db).await?;
 
     let answers = fifty(|_| {
         let db = db.clone();
@@ -59,4 +59,24 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects,
         answers: "50 × the account of the first request; another plan: conflict".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::super::checked::as_body;
+    use super::*;
+
+    #[test]
+    fn an_account_is_opened_once_by_a_body_that_runs_again() {
+        let database = Sqlite::new(TABLES).effects("SELECT count(*) FROM accounts");
+        check_on(database, async |idem| {
+            as_body(&idem, async |db| {
+                Ok(open(&db, "ann@shop.example", "basic").await?)
+            })
+            .await
+        })
+        .assert_promised();
+    }
 }

@@ -6,8 +6,8 @@
 use anyhow::ensure;
 use sqlx::SqlitePool;
 
-use crate::Proof;
-use crate::fifty::{FIFTY, fifty};
+use super::Proof;
+use super::fifty::{FIFTY, fifty};
 
 /// Stores the newest position of a parcel. Returns true if this position is newer than the stored one.
 async fn move_parcel(db: &SqlitePool, parcel: i64, seq: i64, place: &str) -> sqlx::Result<bool> {
@@ -24,15 +24,14 @@ async fn move_parcel(db: &SqlitePool, parcel: i64, seq: i64, place: &str) -> sql
     Ok(written.rows_affected() > 0)
 }
 
-pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
-    sqlx::raw_sql(
-        "CREATE TABLE parcels (parcel INTEGER PRIMARY KEY, seq INTEGER, place TEXT);
+const TABLES: &str =
+    "CREATE TABLE parcels (parcel INTEGER PRIMARY KEY, seq INTEGER, place TEXT);
          CREATE TABLE writes (parcel INTEGER);
          CREATE TRIGGER inserted AFTER INSERT ON parcels BEGIN INSERT INTO writes VALUES (NEW.parcel); END;
-         CREATE TRIGGER updated AFTER UPDATE ON parcels BEGIN INSERT INTO writes VALUES (NEW.parcel); END;",
-    )
-    .execute(&db)
-    .await?;
+         CREATE TRIGGER updated AFTER UPDATE ON parcels BEGIN INSERT INTO writes VALUES (NEW.parcel); END;";
+
+pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
+    sqlx::raw_sql(TABLES).execute(&db).await?;
 
     // The third scan arrives fifty times, and then the second scan, which was delayed.
     let written = fifty(|_| {
@@ -55,4 +54,24 @@ pub(crate) async fn run(db: SqlitePool) -> anyhow::Result<Proof> {
         effects,
         answers: format!("1 × newer, {} × not newer", FIFTY - 1),
     })
+}
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::super::checked::as_body;
+    use super::*;
+
+    #[test]
+    fn a_position_is_written_once_by_a_body_that_runs_again() {
+        let database = Sqlite::new(TABLES).effects("SELECT count(*) FROM writes");
+        check_on(database, async |idem| {
+            as_body(&idem, async |db| {
+                Ok(move_parcel(&db, 7, 3, "Utrecht").await?)
+            })
+            .await
+        })
+        .assert_promised();
+    }
 }

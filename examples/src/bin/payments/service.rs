@@ -194,3 +194,35 @@ impl Processor {
         Ok(row.last_insert_rowid())
     }
 }
+
+#[cfg(test)]
+mod checked {
+    use idem_testing::{Sqlite, check_on};
+
+    use super::*;
+
+    #[test]
+    fn a_card_is_charged_once_and_entered_once() {
+        let day = Duration::from_secs(24 * 3600);
+        let charge = async |idem, tenant, cents| {
+            let charge = Charge {
+                card: "visa".to_owned(),
+                cents,
+                trace_id: 7,
+            };
+            Payments::on(idem, day)
+                .charge(tenant, "order-1", charge)
+                .await
+        };
+        for effects in [
+            "SELECT count(*) FROM ledger",
+            "SELECT count(*) FROM processor_payments",
+        ] {
+            let database = Sqlite::new(TABLES).effects(effects);
+            check_on(database, async |idem| charge(idem, "ann", 500).await)
+                .other_request(async |idem| charge(idem, "ann", 900).await)
+                .other_call(async |idem| charge(idem, "bob", 500).await)
+                .assert_at_least_once_with_downstream_key();
+        }
+    }
+}
