@@ -99,6 +99,8 @@ Usage: cargo xtask <command>
                       MariaDB, MySQL and Redis, on private servers, and compares what happens with what is expected.
                       Prints a table. ENGINE is postgres, mariadb, mysql or redis. MySQL is left out if it is not
                       installed, see `servers`
+  prove --testing     Checks functions with idem-testing: wrong ones, each of which must be found, and right ones, in which
+                      1,000 seeds each must find nothing. Takes some minutes
   package [--minimal] Packages the published crates from a clean clone, and builds each of them from its package, with its
                       default features and with all. Checks the files of the packages. --minimal also checks them with
                       the oldest versions of their dependencies that their manifests allow; needs a nightly Rust
@@ -214,6 +216,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                 }
                 Long("histories") => prove.histories = true,
                 Long("explore") => prove.explore = true,
+                Long("testing") => prove.testing = true,
                 Long("fuzz") => prove.fuzz = Some(Fuzz::default()),
                 Long("minutes") => of_fuzz(prove)?.minutes = args.value()?.parse()?,
                 Long("target") => of_fuzz(prove)?.targets.push(args.value()?.string()?),
@@ -506,6 +509,11 @@ mod tests {
             assert_eq!(parsed(args), Ok(Command::Package { minimal }));
         }
         assert_eq!(parsed(&["prove"]), Ok(Command::Prove(Prove::default())));
+        let testing = Prove {
+            testing: true,
+            ..Prove::default()
+        };
+        assert_eq!(parsed(&["prove", "--testing"]), Ok(Command::Prove(testing)));
         assert_eq!(
             parsed(&["prove", "--seed", "7", "--hours", "0.5", "--mutants"]),
             Ok(Command::Prove(Prove {

@@ -189,7 +189,7 @@ pub(crate) const PARTS: &[Part] = &[
         name: "testing",
         about: "the checks of users' functions: wrong functions that must be found, and right ones without a finding",
         work: package("idem-testing"),
-        needs: &[],
+        needs: &[Postgres, MariaDb, MySql],
         lane: 1,
     },
     Part {

@@ -1,5 +1,5 @@
-//! `cargo xtask prove`: seeds of the simulator, states of the protocol, histories of stores, settings of servers, mutants, or
-//! fuzz targets.
+//! `cargo xtask prove`: seeds of the simulator, states of the protocol, histories of stores, settings of servers, mutants,
+//! fuzz targets, or the checks of `idem-testing`.
 
 mod fuzz;
 
@@ -36,6 +36,8 @@ pub(crate) struct Prove {
     pub(crate) fuzz: Option<Fuzz>,
     /// Settings to try instead.
     pub(crate) settings: Option<Settings>,
+    /// True to check the functions of `idem-testing` under many seeds instead.
+    pub(crate) testing: bool,
 }
 
 impl Default for Prove {
@@ -49,6 +51,7 @@ impl Default for Prove {
             explore: false,
             fuzz: None,
             settings: None,
+            testing: false,
         }
     }
 }
@@ -119,6 +122,9 @@ pub(crate) fn prove(run: &mut Run, what: &Prove) -> anyhow::Result<()> {
     if let Some(what) = &what.settings {
         return settings(run, what);
     }
+    if what.testing {
+        return testing(run);
+    }
     let (cargo, seed, hours) = (run.cargo(), what.seed.to_string(), what.hours.to_string());
     run.step("simulation", |sh| {
         let seeds = cmd!(
@@ -146,6 +152,18 @@ fn settings(run: &mut Run, what: &Settings) -> anyhow::Result<()> {
             "{cargo} test -q --workspace --all-features --test settings -- --include-ignored {filter...}"
         );
         Ok(trials.run()?)
+    })
+}
+
+/// Checks wrong functions, each of which must be found, and right ones, in which nothing may be found, under 1,000 seeds.
+fn testing(run: &mut Run) -> anyhow::Result<()> {
+    let cargo = run.cargo();
+    run.step("checks of functions", |sh| {
+        let checks = cmd!(
+            sh,
+            "{cargo} test -q -p idem-testing --all-features --test right --test wrong"
+        );
+        Ok(checks.env("IDEM_TESTING_SEEDS", "1000").run()?)
     })
 }
 
