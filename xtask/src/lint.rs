@@ -52,6 +52,9 @@ pub(crate) fn lint(run: &mut Run) -> anyhow::Result<()> {
         "outbox,postgres",
         "outbox,mysql",
         "cache,redis",
+        "redis,tls-rustls",
+        "redis-cluster,tls-rustls",
+        "redis-sentinel,tls-rustls",
     ];
     for (package, pairs) in [("idem-runtime", &pairs[..]), ("idem-console", &[][..])] {
         let single = features(&metadata, package)?;

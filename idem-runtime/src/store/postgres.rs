@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
+use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{PgPool, Postgres};
 use tokio::sync::OnceCell;
 
@@ -154,21 +154,26 @@ impl PostgresStore {
     /// Opens a store with its own pool of at most 16 connections to this `postgres://` URL. Call
     /// [`migrate`](Self::migrate) before the first use.
     ///
+    /// A caller waits up to 5 seconds for a connection. The pool opens connections when they are needed, closes those that
+    /// were idle for 3 minutes, and replaces those that are 30 minutes old. The driver has no TCP keep-alive; the store
+    /// notices within two seconds that a connection does not answer.
+    ///
+    /// The parameter `sslmode` of the URL chooses encryption, `sslrootcert`, `sslcert` and `sslkey` name certificates (feature
+    /// `tls-rustls`). A password that changes is given to the pool: `store.pool().set_connect_options(..)`.
+    ///
     /// # Errors
     /// [`StoreErrorKind::Unavailable`] if no server answers within five seconds, [`Denied`](StoreErrorKind::Denied) if
-    /// it rejects the user or password, [`Schema`](StoreErrorKind::Schema) if it has no such database, and
+    /// it rejects the user, the password or the client's certificate, [`Schema`](StoreErrorKind::Schema) if it has no such database, and
     /// [`Other`](StoreErrorKind::Other) if the URL is invalid, or a certificate is not accepted.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing remains.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         let options = sql::reach(url, ["postgres", "postgresql"], portable, error).await?;
-        let pool = PgPoolOptions::new()
-            .max_connections(16)
-            .acquire_timeout(sql::PATIENCE)
-            .test_before_acquire(false)
-            .connect_lazy_with(options);
-        Ok(Self::new(pool))
+        let pool = sql::pool_options::<Postgres>(16).connect_lazy_with(options);
+        let store = Self::new(pool);
+        store.pool.note_answer();
+        Ok(store)
     }
 
     /// Creates a store on the caller's pool. It does nothing until it is used. Call [`migrate`](Self::migrate) first.
@@ -582,7 +587,8 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
             "08P01" if answer.message().contains("prepared statement") => (Other, UNTRACKED),
             "28P01" | "28000" => (
                 Denied,
-                "the server refused the user, check user name, password and pg_hba.conf",
+                "the server refused the user, check user name, password and pg_hba.conf; it may require an encrypted connection \
+                 (`sslmode=verify-full`) or a certificate of this client (`sslcert`, `sslkey`)",
             ),
             "42501" => (
                 Denied,

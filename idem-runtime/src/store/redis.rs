@@ -19,6 +19,7 @@ mod cluster;
 mod connection;
 mod decode;
 mod doctor;
+mod endpoint;
 mod errors;
 mod eviction;
 mod first_claims;
@@ -169,17 +170,37 @@ impl RedisStore {
     /// Connects to a server, as in `redis://user:password@host:6379/0`, and logs a warning if its eviction policy may
     /// remove records. The connection is made again whenever it is lost.
     ///
+    /// A connection may take two seconds to be made, and so may each command, see [`with_timeout`](Self::with_timeout). The
+    /// system checks a connection that is idle for a minute (TCP keep-alive), and on Linux gives it up when the server has
+    /// not acknowledged a packet for four seconds.
+    ///
+    /// # TLS
+    /// With the feature `tls-rustls`, `rediss://` encrypts the connection and verifies the server. The URL may name files
+    /// in PEM form: `ssl-ca` has the certificates of authorities, instead of those that the system trusts, and `ssl-cert`
+    /// and `ssl-key` the certificate of this client and its key. They are read once.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use idem_runtime::RedisStore;
+    ///
+    /// let url = "rediss://app:secret@redis.internal:6380/?ssl-ca=/etc/redis/ca.pem&ssl-cert=/etc/redis/app.pem&ssl-key=/etc/redis/app.key";
+    /// let store = RedisStore::connect(url).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The driver uses the process's default provider of cryptography for rustls. If there is none, this method installs the
+    /// one of `ring`. An application that installs another one must do so before.
+    ///
     /// # Errors
     /// [`StoreErrorKind::Unavailable`] or [`Timeout`](StoreErrorKind::Timeout) if the server cannot be reached,
-    /// [`Denied`](StoreErrorKind::Denied) if it refuses the login, and [`Other`](StoreErrorKind::Other) if the URL is
-    /// invalid.
+    /// [`Denied`](StoreErrorKind::Denied) if it refuses the login or the client's certificate, and
+    /// [`Other`](StoreErrorKind::Other) if the URL is invalid, a file that it names cannot be read or used, the server's
+    /// certificate is not accepted, or the feature `tls-rustls` is missing.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing has changed.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        let store = Self::new(RedisConnection(
-            Connection::open(url, DEFAULT_TIMEOUT).await?,
-        ));
+        let store = Self::new(RedisConnection::connect(url).await?);
         store.warn_of_eviction().await?;
         Ok(store)
     }
@@ -298,7 +319,11 @@ impl RedisStore {
 impl RedisStore {
     /// Connects to the cluster that these servers are part of, and logs a warning if an eviction policy may remove
     /// records. Connections are made again whenever they are lost or do not answer, and follow the cluster when it
-    /// changes.
+    /// changes. The first connection may take five seconds.
+    ///
+    /// [TLS](Self::connect#tls) is used if the URLs begin with `rediss://`. Certificates that one URL names are used for all
+    /// nodes. Each node must have a certificate for the address or name under which the cluster announces it
+    /// (`cluster-preferred-endpoint-type`).
     ///
     /// # Errors
     /// Those of [`connect`](Self::connect).
@@ -317,11 +342,15 @@ impl RedisStore {
 #[cfg(feature = "redis-sentinel")]
 impl RedisStore {
     /// Connects to the primary that these sentinels name, and logs a warning if its eviction policy may remove records.
-    /// After a failover the store connects to the new primary.
+    /// After a failover the store connects to the new primary. The first connection may take five seconds.
     ///
     /// The URL `primary` has the name of the primary in the place of its host, and user, password and database of the
-    /// servers. The URLs of the sentinels have their own user and password. Name all sentinels: some of them may be
-    /// down.
+    /// servers. The URLs of the sentinels have their own user and password, the same for all sentinels. Name all sentinels:
+    /// some of them may be down.
+    ///
+    /// [TLS](Self::connect#tls) is used for the servers if `primary` begins with `rediss://`, and for the sentinels by their
+    /// own URLs. Sentinels use the certificates that `primary` names, unless one of their URLs names others. Each server must
+    /// have a certificate for the address or name that the sentinels announce (`sentinel announce-hostnames`).
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -370,6 +399,20 @@ impl RedisConnection {
         timeout: Duration,
     ) -> Result<Value, StoreError> {
         self.0.run(call, timeout).await
+    }
+}
+
+impl RedisConnection {
+    /// Connects to a server, like [`RedisStore::connect`]: for a cache, or for
+    /// [`wait_for_replicas`](RedisStore::wait_for_replicas).
+    ///
+    /// # Errors
+    /// Those of [`RedisStore::connect`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing has changed.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        Connection::open(url, DEFAULT_TIMEOUT).await.map(Self)
     }
 }
 

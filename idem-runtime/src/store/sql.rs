@@ -54,6 +54,8 @@ pub(super) use connections::Connections;
 pub(super) use connections::TOO_MANY_CONNECTIONS;
 #[cfg(feature = "postgres")]
 pub(super) use connections::TakenConnection;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use connections::later_refusal;
 pub(super) use operator::{OperatorStatements, SqlOperator, migration_plan};
 #[cfg(feature = "postgres")]
 pub(super) use query::Bound;
@@ -69,7 +71,7 @@ use rows::{granted, state};
 pub(super) use rows::{granted_at, payload, time};
 pub use savepoint::Savepoint;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) use server::{PATIENCE, reach};
+pub(super) use server::{pool_options, reach};
 pub(super) use statements::{Dialect, SharedStatements, Table};
 pub(super) use step_table::{save_step, saved_steps};
 pub(super) use store::store;
@@ -163,6 +165,10 @@ where
 pub(super) const ENDED: &str = "the database ended the transaction by itself, as after a deadlock or on a full disk, or a \
      statement of the body ended it; give the errors of statements back, and run the whole transaction again";
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+const REFUSED_LATER: &str = "the server refused the user, whom it accepted before; if the password was changed or has expired, \
+     give the pool the new one (`set_connect_options`)";
+
 /// Parts of the driver's errors if no crate of the program has turned TLS on, and if the server has not.
 const WITHOUT_TLS: &str = "without TLS support";
 const SERVER_WITHOUT_TLS: &str = "server does not support TLS";
@@ -171,12 +177,21 @@ const SERVER_WITHOUT_TLS: &str = "server does not support TLS";
 const NO_ANSWER_ABOUT_TLS: [&str; 2] = ["SSLRequest: 0x00", "SSLRequest: 0x45"];
 
 /// Converts an error of sqlx on a server. That it takes no writes is retryable: a failover may be under way, the connection
-/// is closed, and the next one may lead to the new primary.
+/// is closed, and the next one may lead to the new primary. So is a login that is refused after others were accepted: the
+/// application may be about to give the pool a new password.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) fn error_of_server(
     source: sqlx::Error,
     database: impl FnOnce(&dyn DatabaseError) -> (StoreErrorKind, &'static str),
 ) -> StoreError {
+    let source = match later_refusal(source) {
+        Ok(refused) => {
+            return StoreError::new(StoreErrorKind::Denied, REFUSED_LATER)
+                .with_source(refused)
+                .retryable();
+        }
+        Err(source) => source,
+    };
     let error = error(source, database);
     match error.kind() {
         StoreErrorKind::ReadOnly => error.retryable(),
@@ -211,7 +226,7 @@ pub(super) fn error(
         ),
         sqlx::Error::Tls(why) if why.to_string().contains(WITHOUT_TLS) => (
             Other,
-            "the URL asks for an encrypted connection, and this build has no TLS: turn on the feature `tls-rustls`",
+            tls::NOT_COMPILED,
         ),
         sqlx::Error::Tls(why) if why.to_string().contains(SERVER_WITHOUT_TLS) => (
             Other,

@@ -1,7 +1,12 @@
 //! Meaning of the errors of TLS libraries. The drivers return these errors inside of their own, so only the text is left to
 //! tell them apart: of rustls, and of OpenSSL behind `native-tls`.
 
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+use crate::error::StoreError;
 use crate::error::StoreErrorKind;
+
+/// Text of an error if no crate of the program has turned TLS on.
+pub(super) const NOT_COMPILED: &str = "the URL asks for an encrypted connection, and this build has no TLS: turn on the feature `tls-rustls`";
 
 const WRONG_NAME: [&str; 3] = ["not valid for name", "NotValidForName", "ostname mismatch"];
 const UNTRUSTED: [&str; 2] = ["invalid peer certificate", "certificate verify failed"];
@@ -16,6 +21,10 @@ const REFUSED: [&str; 8] = [
     "alert: AccessDenied",
     "alert: DecryptError",
 ];
+/// The key of this client is not that of its certificate.
+const MISMATCHED: [&str; 2] = ["keys may not be consistent", "KeyMismatch"];
+/// The peer answered something other than TLS.
+const PLAIN_TEXT: [&str; 1] = ["InvalidContentType"];
 const INCOMPATIBLE: [&str; 3] = [
     "peer is incompatible",
     "alert: HandshakeFailure",
@@ -28,22 +37,35 @@ pub(super) fn meaning(text: &str) -> Option<(StoreErrorKind, &'static str)> {
     if has(&WRONG_NAME) {
         return Some((
             StoreErrorKind::Other,
-            "the server's certificate is for another host name; connect by a name that is in its subjectAltName, or check \
-             its issuer alone (`sslmode=verify-ca`, `ssl-mode=VERIFY_CA`)",
+            "the server's certificate is for another host name; connect by a name that is in its subjectAltName, or, to \
+             PostgreSQL and MySQL, check its issuer alone (`sslmode=verify-ca`, `ssl-mode=VERIFY_CA`)",
         ));
     }
     if has(&UNTRUSTED) {
         return Some((
             StoreErrorKind::Other,
             "the server's certificate is not trusted, or has expired; trust its issuer in the system or in the URL \
-             (`sslrootcert` for PostgreSQL, `ssl-ca` for MySQL), or renew the certificate",
+             (`sslrootcert` for PostgreSQL, `ssl-ca` for MySQL and Redis), or renew the certificate",
         ));
     }
     if has(&REFUSED) {
         return Some((
             StoreErrorKind::Denied,
-            "the server refused the certificate of this client; send one that the server trusts (`sslcert` and `sslkey` for \
-             PostgreSQL, `ssl-cert` and `ssl-key` for MySQL)",
+            "the server refused the certificate of this client, or needs one; send one that the server trusts (`sslcert` and \
+             `sslkey` for PostgreSQL, `ssl-cert` and `ssl-key` for MySQL and Redis)",
+        ));
+    }
+    if has(&MISMATCHED) {
+        return Some((
+            StoreErrorKind::Other,
+            "the certificate of this client and its key do not belong together; name a pair (`sslcert` and `sslkey` for \
+             PostgreSQL, `ssl-cert` and `ssl-key` for MySQL and Redis)",
+        ));
+    }
+    if has(&PLAIN_TEXT) {
+        return Some((
+            StoreErrorKind::Other,
+            "the server answered in plain text; turn TLS on at the server, or correct the port or the scheme of the URL",
         ));
     }
     if has(&INCOMPATIBLE) {
@@ -54,6 +76,27 @@ pub(super) fn meaning(text: &str) -> Option<(StoreErrorKind, &'static str)> {
     }
     None
 }
+
+/// Error for a file that a parameter of a URL names.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+pub(super) fn unreadable_file(parameter: &str) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Other,
+        format!(
+            "the file that `{parameter}` of the URL names cannot be read; correct its path, or let this process read it"
+        ),
+    )
+}
+
+/// Error for files that hold no certificate or no key, or of which one is missing.
+#[cfg(feature = "redis")]
+pub(super) fn unusable_files() -> StoreError {
+    StoreError::new(StoreErrorKind::Other, UNUSABLE_FILES)
+}
+
+#[cfg(feature = "redis")]
+pub(super) const UNUSABLE_FILES: &str = "a certificate or key that the URL names is unusable; `ssl-ca` names certificates, \
+     and `ssl-cert` and `ssl-key` a certificate and its key: name both of them, all in PEM form";
 
 #[cfg(test)]
 mod tests {
@@ -97,6 +140,12 @@ mod tests {
             ),
             ("received fatal alert: HandshakeFailure", Other, "TLS 1.2"),
             ("peer is incompatible: Tls12NotOffered", Other, "TLS 1.2"),
+            ("keys may not be consistent: KeyMismatch", Other, "`sslkey`"),
+            (
+                "received corrupt message of type InvalidContentType",
+                Other,
+                "plain text",
+            ),
         ] {
             let (found, message) = meaning(text).expect(text);
             assert_eq!(found, kind, "{text}: {message}");

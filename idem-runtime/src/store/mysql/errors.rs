@@ -166,6 +166,20 @@ fn encrypt(has_tls: bool) -> &'static str {
     }
 }
 
+/// Remedy for a server that refuses a user. It does not say why.
+fn refused_user(has_tls: bool) -> &'static str {
+    match has_tls {
+        true => {
+            "the server refused the user; check name, password and host, and whether the account is locked, expired or \
+             needs an encrypted connection (`ssl-mode`) or a certificate of this client (`ssl-cert`, `ssl-key`)"
+        }
+        false => {
+            "the server refused the user; check name, password and host, and whether the account is locked, expired or \
+             needs an encrypted connection (feature `tls-rustls`)"
+        }
+    }
+}
+
 const UNKNOWN: (StoreErrorKind, &str) =
     (StoreErrorKind::Other, "the database refused the statement");
 
@@ -176,11 +190,7 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
         Conflict, Corrupt, Denied, Full, ReadOnly, Schema, Timeout, TooLarge, Unavailable,
     };
     match number {
-        1045 | 1698 | 1130 | 1820 | 1862 | 3118 | 3955 => (
-            Denied,
-            "the server refused the user; check name, password and host, and whether the account is locked, expired or \
-             needs an encrypted connection (feature `tls-rustls`)",
-        ),
+        1045 | 1698 | 1130 | 1820 | 1862 | 3118 | 3955 => (Denied, refused_user(tls::available())),
         3159 => (Denied, encrypt(tls::available())),
         1251 | 1524 => (
             Denied,

@@ -27,6 +27,8 @@ struct Shared {
     /// Client that makes new connections. A connection that the caller made has none, and is never replaced.
     client: Option<ClusterClient>,
     current: Mutex<Arc<Current>>,
+    /// True once a node has answered, so that it had accepted the login.
+    has_answered: AtomicBool,
     renewals: Renewals,
 }
 
@@ -123,8 +125,13 @@ impl Cluster {
         Self(Arc::new(Shared {
             client,
             current: Mutex::new(Arc::new(current)),
+            has_answered: AtomicBool::new(false),
             renewals,
         }))
+    }
+
+    pub(super) fn has_answered(&self) -> &AtomicBool {
+        &self.0.has_answered
     }
 
     /// Waits for the turn of a command.

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "redis-cluster")]
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
@@ -14,15 +15,17 @@ use redis::cluster_routing::{
     MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr,
 };
 use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
-    RedisResult, ServerErrorKind, Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisError, RedisResult,
+    ServerErrorKind, Value, cmd,
 };
 #[cfg(feature = "redis-cluster")]
 use tokio::task::JoinSet;
 
 #[cfg(feature = "redis-cluster")]
 use super::cluster::Cluster;
+use super::endpoint::Endpoint;
 use super::errors;
 use super::renewal::Epoch;
 use super::scripts::ScriptCall;
@@ -37,6 +40,14 @@ use crate::error::{StoreError, StoreErrorKind};
 /// [`RedisStore::with_timeout`](super::RedisStore::with_timeout).
 #[cfg(feature = "redis-cluster")]
 const UNLIMITED: Duration = Duration::from_secs(3600);
+
+/// Time limit of the first connection to a cluster, or to the primary of sentinels: the driver connects to several servers in
+/// turn, each with a time limit of its own, and exchanges several messages with each of them for TLS and login.
+#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
+const SEVERAL_WITHIN: Duration = Duration::from_secs(5);
+/// Idle time after which the system asks whether the other end of a connection is there. Balancers forget connections that
+/// are idle for longer than some minutes.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Connection to one server or to a cluster, which reconnects when it is lost. Clones share it.
 #[derive(Clone)]
@@ -60,7 +71,7 @@ pub(super) enum Primary {
 impl Connection {
     /// Connects to the server of this URL.
     pub(super) async fn open(url: &str, timeout: Duration) -> Result<Self, StoreError> {
-        let info = url.into_connection_info().map_err(errors::error)?;
+        let info = Endpoint::parse(url)?.connection_info()?;
         let settings = tcp_settings(info.tcp_settings().clone(), timeout);
         let client = Client::open(info.set_tcp_settings(settings)).map_err(errors::error)?;
         // The manager would retry a refused login until the time limit.
@@ -90,9 +101,8 @@ impl Connection {
         primary: &str,
         timeout: Duration,
     ) -> Result<Self, StoreError> {
-        let sentinels = Sentinels::new(sentinels, primary, |it| tcp_settings(it, timeout))
-            .map_err(errors::error)?;
-        let primary = bounded(timeout, sentinels.primary()).await?;
+        let sentinels = Sentinels::new(sentinels, primary, |it| tcp_settings(it, timeout))?;
+        let primary = bounded(SEVERAL_WITHIN, sentinels.primary()).await?;
         let manager = primary.and_then(manager_of).map_err(errors::error)?;
         let connection = Self::One(Box::new(Single::of_sentinels(sentinels, manager)));
         connection
@@ -107,13 +117,26 @@ impl Connection {
         urls: impl IntoIterator<Item = &'a str>,
         timeout: Duration,
     ) -> Result<Self, StoreError> {
-        let client = ClusterClient::builder(urls)
+        let nodes = Endpoint::parse_all(urls)?;
+        #[cfg(feature = "tls-rustls")]
+        let certificates = nodes.first().map(|it| it.certificates.clone());
+        let nodes = nodes.into_iter().map(Endpoint::connection_info);
+        let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+        let builder = ClusterClient::builder(nodes);
+        #[cfg(feature = "tls-rustls")]
+        let builder = match certificates {
+            Some(certificates) if !certificates.is_empty() => {
+                builder.certs(certificates.for_driver())
+            }
+            _ => builder,
+        };
+        let client = builder
             .connection_timeout(timeout)
             .response_timeout(UNLIMITED)
             .tcp_settings(tcp_settings(TcpSettings::default(), timeout))
             .build()
             .map_err(errors::error)?;
-        let connection = bounded(timeout, client.get_async_connection()).await?;
+        let connection = bounded(SEVERAL_WITHIN, client.get_async_connection()).await?;
         let connection = connection.map_err(errors::cluster_error)?;
         Ok(Self::Cluster(Cluster::new(connection, Some(client))))
     }
@@ -143,7 +166,7 @@ impl Connection {
                 } else if answer.is_err() {
                     single.replace(epoch);
                 }
-                answer?.map_err(errors::error)
+                self.converted(answer?, errors::error)
             }
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => {
@@ -151,11 +174,11 @@ impl Connection {
                 match bounded(timeout, answer).await {
                     Ok(Err(error)) if errors::is_of_the_connection(&error) => {
                         call.failed();
-                        Err(errors::cluster_error(error))
+                        self.converted(Err(error), errors::cluster_error)
                     }
                     Ok(answer) => {
                         call.answered();
-                        answer.map_err(errors::cluster_error)
+                        self.converted(answer, errors::cluster_error)
                     }
                     Err(error) => {
                         call.failed();
@@ -163,6 +186,33 @@ impl Connection {
                     }
                 }
             }
+        }
+    }
+
+    /// Converts the error of an answer. A login that is refused after others were accepted is retryable, because the password
+    /// may be about to change.
+    fn converted<T>(
+        &self,
+        answer: RedisResult<T>,
+        convert: fn(RedisError) -> StoreError,
+    ) -> Result<T, StoreError> {
+        let has_answered = match self {
+            Self::One(single) => single.has_answered(),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(cluster) => cluster.has_answered(),
+        };
+        match answer {
+            Ok(answer) => {
+                // Most often it is set, and then nobody else's cache has to learn of it.
+                if !has_answered.load(Ordering::Relaxed) {
+                    has_answered.store(true, Ordering::Relaxed);
+                }
+                Ok(answer)
+            }
+            Err(error) if has_answered.load(Ordering::Relaxed) => {
+                Err(errors::later_error(error, convert))
+            }
+            Err(error) => Err(convert(error)),
         }
     }
 
@@ -499,9 +549,12 @@ fn count_primaries(slots: &Value) -> Option<usize> {
     Some(ids?.len())
 }
 
-/// Detects a peer that vanished silently by the packets that it does not acknowledge.
+/// Detects a peer that vanished silently by the packets that it does not acknowledge. Keep-alive packets on an idle
+/// connection let balancers remember it.
 fn tcp_settings(settings: TcpSettings, timeout: Duration) -> TcpSettings {
-    let settings = settings.set_nodelay(true);
+    let settings = settings
+        .set_nodelay(true)
+        .set_keepalive(TcpKeepalive::new().with_time(KEEP_ALIVE));
     #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
     let settings = settings.set_user_timeout(timeout.saturating_mul(2));
     #[cfg(not(any(target_os = "android", target_os = "fuchsia", target_os = "linux")))]
@@ -520,4 +573,19 @@ async fn bounded<T>(timeout: Duration, answer: impl Future<Output = T>) -> Resul
 
 fn is_unknown(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_have_the_documented_settings() {
+        let settings = tcp_settings(TcpSettings::default(), Duration::from_secs(2));
+        assert!(settings.nodelay());
+        let keep_alive = format!("{:?}", settings.keepalive());
+        assert!(keep_alive.contains("60s"), "{keep_alive}");
+        #[cfg(target_os = "linux")]
+        assert_eq!(settings.user_timeout(), Some(Duration::from_secs(4)));
+    }
 }

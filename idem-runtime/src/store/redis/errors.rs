@@ -17,6 +17,20 @@ pub(super) fn error(source: RedisError) -> StoreError {
     }
 }
 
+/// Converts an error of a server that has answered before.
+pub(super) fn later_error(source: RedisError, convert: fn(RedisError) -> StoreError) -> StoreError {
+    if meaning(&source) == DENIED_LOGIN {
+        return StoreError::new(
+            StoreErrorKind::Denied,
+            "Redis refused the login, which it accepted before; if the password was changed, let the user have the old one as \
+             well until each process has the new one",
+        )
+        .with_source(source)
+        .retryable();
+    }
+    convert(source)
+}
+
 /// Converts an error of a cluster. Its client follows redirections, so a redirection that is returned means that the
 /// slot moved more often than the client follows.
 #[cfg(feature = "redis-cluster")]
@@ -143,17 +157,18 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
             Timeout,
             "Redis did not answer in time, see whether it is overloaded or give the connection a longer time-out",
         ),
+        // The client of a cluster wraps the error of its first connection.
+        ErrorKind::Io if error.to_string().contains("AuthenticationFailed") => DENIED_LOGIN,
         _ if is_of_the_connection(error) => tls::meaning(&error.to_string()).unwrap_or((
             Unavailable,
-            "the connection to Redis failed, see whether it runs and can be reached",
+            "the connection to Redis failed, see whether it runs, can be reached, and needs an encrypted connection \
+             (`rediss://`) or a certificate of this client (`ssl-cert`, `ssl-key`)",
         )),
         ErrorKind::MasterNameNotFoundBySentinel => (
             Unavailable,
             "the sentinels know no primary of this name that is up, check the name or wait for the failover",
         ),
-        ErrorKind::InvalidClientConfig => {
-            (Other, "the URL or the settings of the connection are wrong")
-        }
+        ErrorKind::InvalidClientConfig => (Other, meaning_of_settings(&error.to_string())),
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => (
             Corrupt,
             "the server answered with something unreadable, see whether it is Redis or Valkey, 7.0 or later",
@@ -178,6 +193,20 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
             DENIED_COMMAND
         }
         _ => (Other, "Redis refused the command"),
+    }
+}
+
+/// The driver says only in words what is wrong with the settings of a connection.
+fn meaning_of_settings(text: &str) -> &'static str {
+    let says = |part| text.contains(part);
+    if says("can't connect with TLS") || says("Cannot connect to TCP with TLS") {
+        tls::NOT_COMPILED
+    } else if says("tls-rustls-insecure") {
+        "`#insecure` of the URL is not supported; remove it, and name the authority of the server's certificate in `ssl-ca`"
+    } else if says("TLS parameters") {
+        tls::UNUSABLE_FILES
+    } else {
+        "the URL or the settings of the connection are wrong"
     }
 }
 
@@ -339,6 +368,56 @@ mod tests {
         assert!(refused.to_string().contains("certificate"), "{refused}");
         let lost = error(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
         assert_eq!(lost.kind(), StoreErrorKind::Unavailable, "{lost:?}");
+    }
+
+    #[test]
+    fn a_login_that_was_accepted_before_may_be_so_again() {
+        let refused = || {
+            RedisError::from((
+                ErrorKind::AuthenticationFailed,
+                "Password authentication failed",
+            ))
+        };
+        let wrapped = || {
+            let detail = refused().to_string();
+            RedisError::from((
+                ErrorKind::Io,
+                "Failed to create initial connections",
+                detail,
+            ))
+        };
+        for source in [refused, wrapped] {
+            let first = error(source());
+            assert_eq!(first.kind(), StoreErrorKind::Denied, "{first:?}");
+            assert!(!first.is_retryable());
+            let later = later_error(source(), error);
+            assert_eq!(later.kind(), StoreErrorKind::Denied, "{later:?}");
+            assert!(later.is_retryable());
+        }
+        assert!(!later_error(source("NOPERM", "no"), error).is_retryable());
+    }
+
+    #[test]
+    fn mistakes_of_encryption_are_named() {
+        for (text, says) in [
+            (
+                "can't connect with TLS, the feature is not enabled",
+                "`tls-rustls`",
+            ),
+            (
+                "Cannot create insecure client without tls-rustls-insecure feature",
+                "`ssl-ca`",
+            ),
+            (
+                "Unable to build client with TLS parameters provided.",
+                "in PEM form",
+            ),
+            ("Redis URL did not parse", "are wrong"),
+        ] {
+            let error = error((ErrorKind::InvalidClientConfig, text).into());
+            assert_eq!(error.kind(), StoreErrorKind::Other);
+            assert!(error.to_string().contains(says), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Connection to a single server, which is given up if that server turns out to be a replica.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use crate::mutex::lock;
 pub(super) struct Single {
     manager: Arc<Mutex<ConnectionManager>>,
     renewals: Renewals,
+    /// True once the server has answered, so that it had accepted the login.
+    has_answered: Arc<AtomicBool>,
     /// Client that makes new connections, and their settings. A connection that the caller made has none.
     source: Option<(Client, ConnectionManagerConfig)>,
     #[cfg(feature = "redis-sentinel")]
@@ -38,6 +41,7 @@ impl Single {
         Self {
             manager: Arc::new(Mutex::new(manager)),
             renewals: Renewals::new(),
+            has_answered: Arc::default(),
             source: None,
             #[cfg(feature = "redis-sentinel")]
             sentinels: None,
@@ -69,6 +73,10 @@ impl Single {
 
     pub(super) fn epoch(&self) -> Epoch {
         self.renewals.epoch()
+    }
+
+    pub(super) fn has_answered(&self) -> &AtomicBool {
+        &self.has_answered
     }
 
     /// Returns true if sentinels may have made another server the primary.

@@ -52,6 +52,27 @@ const PAUSE_BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 #[cfg(feature = "mysql")]
 pub(in crate::store) const TOO_MANY_CONNECTIONS: [u16; 3] = [1040, 1203, 1226];
 
+/// Class of the codes with which PostgreSQL, MySQL and MariaDB refuse a login.
+const REFUSED_LOGIN: &str = "28";
+
+/// Error of a login that the server refused although it had accepted others of the same pool.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct LaterRefusal(sqlx::Error);
+
+/// Returns the server's answer if it refused a login although it had accepted others of the same pool. Returns any other
+/// error as it is.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(in crate::store) fn later_refusal(error: sqlx::Error) -> Result<sqlx::Error, sqlx::Error> {
+    match error {
+        sqlx::Error::AnyDriverError(error) => match error.downcast::<LaterRefusal>() {
+            Ok(refusal) => Ok(refusal.0),
+            Err(error) => Err(sqlx::Error::AnyDriverError(error)),
+        },
+        error => Err(error),
+    }
+}
+
 /// Pool of connections. Cloning is cheap, and clones share the bound of closings.
 pub(in crate::store) struct Connections<DB: Database> {
     pool: Pool<DB>,
@@ -144,7 +165,7 @@ impl<DB: Database> Connections<DB> {
                 {
                     sleep(PAUSE_BETWEEN_LOOKS).await;
                 }
-                acquired => break acquired?,
+                acquired => break acquired.map_err(|error| self.after_success(error))?,
             }
         };
         drop(waits);
@@ -172,6 +193,24 @@ impl<DB: Database> Connections<DB> {
                       connections?"
                 .to_owned(),
         })
+    }
+
+    /// Notes that the server answered, so that it had accepted the login.
+    pub(in crate::store) fn note_answer(&self) {
+        if let Some(silence) = &self.silence {
+            *lock(&silence.answered_at) = Some(Instant::now());
+        }
+    }
+
+    /// Marks an error of connecting if the server refused a login although it had accepted others.
+    fn after_success(&self, error: sqlx::Error) -> sqlx::Error {
+        let is_login = matches!(&error, sqlx::Error::Database(answer)
+            if answer.code().is_some_and(|it| it.starts_with(REFUSED_LOGIN)));
+        let has_answered = |it: &Arc<Silence>| lock(&it.answered_at).is_some();
+        match is_login && self.silence.as_ref().is_some_and(has_answered) {
+            true => sqlx::Error::AnyDriverError(Box::new(LaterRefusal(error))),
+            false => error,
+        }
     }
 
     /// Waits for a statement, the wait for its connection included. If it gets no answer for a while, closes the idle
@@ -345,9 +384,7 @@ impl<DB: Database> TakenConnection<DB> {
             },
             _ => {
                 self.end = End::Return(None);
-                if let Some(silence) = &self.pool.silence {
-                    *lock(&silence.answered_at) = Some(Instant::now());
-                }
+                self.pool.note_answer();
             }
         }
     }

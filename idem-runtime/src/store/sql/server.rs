@@ -3,14 +3,33 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use sqlx::{ConnectOptions, Connection as _};
+use sqlx::pool::PoolOptions;
+use sqlx::{ConnectOptions, Connection as _, Database};
 use sqlx_core::Url;
 use tokio::time::timeout;
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::store::tls;
 
 /// Longest time to wait for the server, and for a connection of the pool.
-pub(in crate::store) const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Time after which an idle connection is closed. Balancers and firewalls forget idle connections after four minutes or more,
+/// and the drivers have no TCP keep-alive.
+const IDLE: Duration = Duration::from_secs(180);
+/// Time after which a connection is replaced, so that the pool spreads over servers that were added.
+const LIFETIME: Duration = Duration::from_secs(1800);
+
+/// Settings of a pool that the store makes.
+pub(in crate::store) fn pool_options<DB: Database>(connections: u32) -> PoolOptions<DB> {
+    PoolOptions::new()
+        .min_connections(0)
+        .max_connections(connections)
+        .acquire_timeout(PATIENCE)
+        .idle_timeout(IDLE)
+        .max_lifetime(LIFETIME)
+        // A ping before each use would double the round trips.
+        .test_before_acquire(false)
+}
 
 /// Parses a URL and adapts the options in it. Then opens one connection to learn the server's answer: a pool would retry
 /// until its time-out, and would not report the answer.
@@ -43,14 +62,7 @@ pub(in crate::store) async fn reach<O: ConnectOptions<Connection: Sized>>(
     match visited {
         Ok(()) => Ok(options),
         Err(source) => Err(match unreadable_file(url, &source) {
-            Some(parameter) => StoreError::new(
-                StoreErrorKind::Other,
-                format!(
-                    "the file that `{parameter}` of the URL names cannot be read; correct its path, or let this process \
-                     read it"
-                ),
-            )
-            .with_source(source),
+            Some(parameter) => tls::unreadable_file(&parameter).with_source(source),
             None => error(source),
         }),
     }
