@@ -54,10 +54,12 @@ pub(crate) const PS: Binary = Binary::new("ps", "procps");
 const FAKETIME: Binary = Binary::new("faketime", "faketime");
 /// Pooler between clients and PostgreSQL.
 pub(crate) const PGBOUNCER: Binary = Binary::new("pgbouncer", "pgbouncer");
+/// Program that makes [certificates](crate::Certificates).
+pub(crate) const OPENSSL: Binary = Binary::new("openssl", "openssl");
 /// Third-party HTTP client of the tests.
 const CURL: Binary = Binary::new("curl", "curl");
 
-const ALL: [Binary; 26] = [
+const ALL: [Binary; 27] = [
     POSTGRES,
     INITDB,
     PSQL,
@@ -83,6 +85,7 @@ const ALL: [Binary; 26] = [
     PS,
     FAKETIME,
     PGBOUNCER,
+    OPENSSL,
     CURL,
 ];
 

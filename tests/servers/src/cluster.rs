@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use crate::binaries;
+use crate::certificates::Certificates;
 use crate::options::Options;
 use crate::server::Server;
 
@@ -38,6 +39,12 @@ impl RedisCluster {
             .args(["--cluster", "create"])
             .args(nodes.iter().map(|it| format!("127.0.0.1:{}", it.port())))
             .args(["--cluster-replicas", "1", "--cluster-yes"])
+            .args(
+                options
+                    .certificates
+                    .iter()
+                    .flat_map(Certificates::of_redis_cli),
+            )
             .stdin(Stdio::null())
             .output()
             .context("cannot run `redis-cli`")?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 
+use crate::certificates::{AUTHORITY, SERVER};
 use crate::guardian::Guardian;
 use crate::http_proxy::{self, Backend};
 use crate::options::Options;
@@ -16,6 +17,15 @@ use crate::{binaries, galera_node, my_sql, patroni_node, pg_bouncer, rabbit_mq, 
 
 /// Time limit for a server's start, including crash recovery.
 const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Rules of PostgreSQL for logins. Its own client uses the socket. The user `app` needs a certificate with this name, and
+/// his password.
+const LOGIN_RULES: [&str; 2] = [
+    "logins.conf",
+    "local all all trust\n\
+     hostssl all app 127.0.0.1/32 scram-sha-256 clientcert=verify-full\n\
+     hostssl all all 127.0.0.1/32 scram-sha-256\n",
+];
 
 /// Programs of a server, and its directory.
 pub(crate) struct Place {
@@ -186,8 +196,18 @@ impl Kind {
                 std::fs::write(outside.join("pgbouncer.ini"), text)?;
             }
             Self::GaleraNode => galera_node::configure(outside)?,
+            Self::Postgres if options.certificates.is_some() => {
+                let [name, rules] = LOGIN_RULES;
+                std::fs::write(outside.join(name), rules)?;
+            }
             Self::Sentinel => {
-                let text = sentinel_node::configuration(&place.inside, port, &options.settings);
+                let directory = place.inside.display().to_string();
+                let tls = self.tls_settings(&directory, port, options);
+                let tls = tls
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value));
+                let settings: Vec<_> = tls.chain(options.settings.iter().cloned()).collect();
+                let text = sentinel_node::configuration(&place.inside, port, &settings);
                 std::fs::write(outside.join("sentinel.conf"), text)?;
             }
             Self::MySql => std::fs::write(outside.join("init.sql"), my_sql::INIT)?,
@@ -263,6 +283,48 @@ impl Kind {
             | Self::HaProxy(_) => Ok(()),
         }?;
         Ok(Vec::new())
+    }
+
+    /// Settings of a server that accepts encrypted connections only; none for others. The socket in its directory stays open.
+    /// Redis and sentinels require a certificate of each client.
+    fn tls_settings(
+        self,
+        directory: &str,
+        port: u16,
+        options: &Options,
+    ) -> Vec<(&'static str, String)> {
+        if options.certificates.is_none() {
+            return Vec::new();
+        }
+        let path = |name: &str| format!("{directory}/{name}");
+        let [authority, certificate, key] = [AUTHORITY, SERVER[0], SERVER[1]].map(path);
+        let (on, yes) = (|| "on".to_owned(), || "yes".to_owned());
+        match self {
+            Self::Postgres => vec![
+                ("ssl", on()),
+                ("ssl_ca_file", authority),
+                ("ssl_cert_file", certificate),
+                ("ssl_key_file", key),
+                ("hba_file", path(LOGIN_RULES[0])),
+            ],
+            Self::MariaDb | Self::MySql => vec![
+                ("ssl-ca", authority),
+                ("ssl-cert", certificate),
+                ("ssl-key", key),
+                ("require-secure-transport", on()),
+            ],
+            Self::Redis | Self::Sentinel => vec![
+                ("port", "0".to_owned()),
+                ("tls-port", port.to_string()),
+                ("tls-ca-cert-file", authority),
+                ("tls-cert-file", certificate),
+                ("tls-key-file", key),
+                ("tls-auth-clients", yes()),
+                ("tls-replication", yes()),
+                ("tls-cluster", yes()),
+            ],
+            _ => Vec::new(),
+        }
     }
 
     pub(crate) fn arguments(self, directory: &Path, port: u16, options: &Options) -> Vec<String> {
@@ -351,6 +413,7 @@ impl Kind {
             Self::Nghttpx(backend) => return http_proxy::nghttpx(port, backend),
             Self::RabbitMq => return Vec::new(),
         };
+        settings.extend(self.tls_settings(&directory.to_string(), port, options));
         let own = options.settings.iter();
         settings.extend(own.map(|(name, value)| (name.as_str(), value.clone())));
         for (name, value) in settings {

@@ -7,6 +7,7 @@
 //! test's own process was interrupted or killed, see [`Server`].
 
 mod binaries;
+mod certificates;
 mod cluster;
 mod etcd;
 mod galera;
@@ -29,6 +30,7 @@ mod sentinel_node;
 mod server;
 
 pub use crate::binaries::{missing_packages, promtool, versions};
+pub use crate::certificates::Certificates;
 pub use crate::cluster::RedisCluster;
 pub use crate::etcd::EtcdCluster;
 pub use crate::galera::GaleraCluster;

@@ -1,5 +1,6 @@
 //! Options of a server.
 
+use crate::certificates::Certificates;
 use crate::programs::Programs;
 
 /// Options of a server.
@@ -7,6 +8,7 @@ use crate::programs::Programs;
 pub struct Options {
     pub(crate) durable: bool,
     pub(crate) programs: Option<Programs>,
+    pub(crate) certificates: Option<Certificates>,
     pub(crate) settings: Vec<(String, String)>,
 }
 
@@ -17,6 +19,7 @@ impl Options {
         Self {
             durable: false,
             programs: None,
+            certificates: None,
             settings: Vec::new(),
         }
     }
@@ -34,6 +37,16 @@ impl Options {
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Accepts encrypted connections only, with the server's certificate among these. Redis and sentinels require a
+    /// certificate of each client, PostgreSQL that of the user `app`. The server's own client uses its socket.
+    ///
+    /// PostgreSQL, MySQL, MariaDB, Redis and sentinels do so.
+    #[must_use]
+    pub fn encrypted_with(mut self, certificates: &Certificates) -> Self {
+        self.certificates = Some(certificates.clone());
         self
     }
 

@@ -40,7 +40,9 @@ impl RedisSentinels {
             replica.query(&format!("REPLICAOF 127.0.0.1 {port}"))?;
         }
         let name = Self::NAME;
-        let options = Options::fast()
+        let mut of_sentinels = Options::fast();
+        of_sentinels.certificates = options.certificates;
+        let options = of_sentinels
             .set(
                 &format!("sentinel monitor {name}"),
                 &format!("127.0.0.1 {port} 2"),

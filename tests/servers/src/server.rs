@@ -31,6 +31,7 @@ pub struct Server {
     port: u16,
     directory: PathBuf,
     programs: Programs,
+    is_encrypted: bool,
     command: Vec<OsString>,
     guardian: Mutex<Guardian>,
 }
@@ -205,6 +206,9 @@ impl Server {
             }
             Kind::MariaDb | Kind::GaleraNode => format!("mysql://root@127.0.0.1:{port}/mysql"),
             Kind::MySql => format!("mysql://{}@127.0.0.1:{port}/mysql", my_sql::CREDENTIALS),
+            Kind::Redis | Kind::Sentinel if self.is_encrypted => {
+                format!("rediss://127.0.0.1:{port}/")
+            }
             Kind::Redis | Kind::Sentinel => format!("redis://127.0.0.1:{port}/"),
             Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{port}/%2f"),
             Kind::Nats => format!("nats://127.0.0.1:{port}"),
@@ -369,6 +373,9 @@ impl Server {
             outside: directory.clone(),
             programs: programs.clone(),
         };
+        if let Some(certificates) = &options.certificates {
+            certificates.copy_to(&directory, user)?;
+        }
         let environment = kind
             .prepare(&place, port, options, &mut guardian)
             .with_context(|| guardian.log())?;
@@ -387,6 +394,7 @@ impl Server {
             port,
             directory,
             programs,
+            is_encrypted: options.certificates.is_some(),
             command,
             guardian: Mutex::new(guardian),
         };
