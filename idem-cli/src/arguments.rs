@@ -38,12 +38,29 @@ pub(crate) struct Arguments {
 /// The store to connect to.
 #[derive(Debug, Args)]
 pub(crate) struct Target {
-    /// URL of the store: sqlite://PATH, postgres://, mysql://, redis://, or several redis:// URLs of a cluster with
-    /// commas between them. A SQLite file must exist, unless the URL ends with ?mode=rwc
+    /// URL of the store: sqlite://PATH, postgres://, mysql://, redis://, rediss:// (with TLS), or several URLs of a Redis
+    /// Cluster with commas between them. A SQLite file must exist, unless the URL ends with ?mode=rwc
     ///
     /// A URL with a password belongs into the environment variable: other users of a machine can read command lines.
+    ///
+    /// The parameters of the URL choose TLS and name certificates, all of them files in PEM form. PostgreSQL:
+    /// sslmode=verify-full, sslrootcert, sslcert, sslkey. MySQL: ssl-mode=VERIFY_IDENTITY, ssl-ca, ssl-cert, ssl-key. Redis,
+    /// with rediss://: ssl-ca, ssl-cert, ssl-key.
     #[arg(long, global = true, env = "IDEM_STORE_URL", hide_env_values = true)]
     pub(crate) url: Option<String>,
+    /// URLs of Redis Sentinels, with commas between them. The URL of the store then has the name of the primary in the place
+    /// of its host, as in redis://mymaster/0
+    ///
+    /// URLs with a password belong into the environment variable. Sentinels with TLS use the certificates that the URL of the
+    /// store names, unless their own URLs name others.
+    #[arg(
+        long,
+        global = true,
+        value_name = "URLS",
+        env = "IDEM_SENTINEL_URLS",
+        hide_env_values = true
+    )]
+    pub(crate) sentinels: Option<String>,
     /// Table of a SQL store, if it is not `idem_records`
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) table: Option<String>,

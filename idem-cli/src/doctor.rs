@@ -18,6 +18,9 @@ const WORTH_A_WARNING: Duration = Duration::from_secs(1);
 pub(crate) async fn doctor(connection: &Connection, doctor: &Doctor) -> anyhow::Result<End> {
     let mut findings = connection.store.findings().await;
     findings.push(check_clock(&*connection.store).await);
+    if matches!(connection.has_anything().await, Ok(false)) {
+        findings.push(nothing_there());
+    }
     if connection.store.expires_by_itself() {
         findings.push(deletes_by_itself());
     }
@@ -62,6 +65,16 @@ async fn check_clock(store: &dyn OperatorStore) -> Finding {
             )
         }
     }
+}
+
+/// Finding that a Redis has nothing of idem's. A new service begins like this, so it is no problem.
+fn nothing_there() -> Finding {
+    Finding::warning(
+        "records",
+        "this database has nothing of idem's under the prefix: no record, and no entry of an audit",
+        "check host and database number of the URL, and --prefix, unless the service has made no call yet, or all records have \
+         expired",
+    )
 }
 
 /// Finding that the store deletes expired records without a purge.

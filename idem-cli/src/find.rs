@@ -4,10 +4,11 @@ use anyhow::Context as _;
 use idem_runtime::Scope;
 use idem_runtime::record::Record;
 
+use crate::End;
 use crate::arguments::Name;
 use crate::output::shown;
 use crate::stdout::outln;
-use crate::target::Handle;
+use crate::target::{Connection, Handle};
 
 /// Finds a record. None, and a line that says so, if no record has the key.
 ///
@@ -33,6 +34,16 @@ pub(crate) fn scope_of(parts: &[String]) -> anyhow::Result<Scope> {
         let part = Scope::new(part).with_context(|| format!("--scope {}", shown(part)))?;
         Ok(scope.join(&part))
     })
+}
+
+/// Says that there is no record, and what this means. In a store in which nothing is of idem's, it would mean nothing.
+///
+/// # Errors
+/// If nothing of idem's is there, or if the store does not answer.
+pub(crate) async fn absent(connection: &Connection) -> anyhow::Result<End> {
+    connection.refuse_if_nothing_is_there().await?;
+    print_absent();
+    Ok(End::Found)
 }
 
 /// Says that there is no record, and what this means.

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::End;
 use crate::arguments::{Attempts, Audit, Form, Name};
-use crate::find::{find, print_absent, scope_of};
+use crate::find::{absent, find, scope_of};
 use crate::output::{self, key, shown, time_from};
 use crate::stdout::outln;
-use crate::target::Handle;
+use crate::target::{Connection, Handle};
 
 /// The audit of a store.
 ///
@@ -45,14 +45,14 @@ pub(crate) async fn with_attempts(
     Ok(attempts.map(|it| (it.record.clone(), Some(it))))
 }
 
-pub(crate) async fn attempts(idem: &Handle, attempts: &Attempts) -> anyhow::Result<End> {
+pub(crate) async fn attempts(connection: &Connection, attempts: &Attempts) -> anyhow::Result<End> {
+    let idem = &connection.idem;
     let found = match find(idem, &attempts.which.name).await? {
         Some(record) => idem.records().attempts(&record.id).await?,
         None => None,
     };
     let Some(found) = found else {
-        print_absent();
-        return Ok(End::Found);
+        return absent(connection).await;
     };
     let now = found.record.read_at;
     if attempts.form.json {

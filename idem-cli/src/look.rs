@@ -3,14 +3,13 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use anyhow::ensure;
 use idem_runtime::record::{OwnerLabel, Record, RecordState};
-use idem_runtime::store::{Attempts, AuditFilter, Cursor, Filter, Page, PageRequest};
+use idem_runtime::store::{Attempts, Cursor, Filter, Page, PageRequest};
 use serde_json::json;
 
 use crate::End;
 use crate::arguments::{Explain, List, Show, Stuck};
-use crate::find::{find, print_absent};
+use crate::find::{absent, find};
 use crate::history;
 use crate::output::{self, key, shown, time_from};
 use crate::request::{self, Comparison};
@@ -91,31 +90,12 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
     )
 }
 
-/// Refuses an empty page of a Redis in which nothing is of idem's. It is probably another database, or another prefix, and
-/// would pass for one without stuck records. In a SQL database the tables show that it is the right one.
+/// Refuses an empty page of a store in which nothing is of idem's.
 async fn refuse_if_all_is_empty(connection: &Connection, page: &Page) -> anyhow::Result<()> {
-    if connection.database.is_some() || !is_empty(page) {
-        return Ok(());
+    match page.records.is_empty() && page.unreadable.is_empty() && page.next.is_none() {
+        true => connection.refuse_if_nothing_is_there().await,
+        false => Ok(()),
     }
-    let records = connection.idem.records();
-    let one = PageRequest {
-        limit: 1,
-        after: None,
-    };
-    let all = records.list(&Filter::default(), &one).await?;
-    let audit = records.audit(&AuditFilter::default(), &one).await?;
-    let is_known = !is_empty(&all) || !audit.entries.is_empty() || !audit.unreadable.is_empty();
-    ensure!(
-        is_known,
-        "this database has nothing of idem's under the prefix: no record, and no entry of an audit; check host and database \
-         number of the URL, and --prefix. Before the first call of a service, and when all records have expired, it looks \
-         the same"
-    );
-    Ok(())
-}
-
-fn is_empty(page: &Page) -> bool {
-    page.records.is_empty() && page.unreadable.is_empty() && page.next.is_none()
 }
 
 /// Says after a while why looking for stuck records takes so long.
@@ -139,10 +119,10 @@ async fn slow_without_index<T>(
     look.await
 }
 
-pub(crate) async fn show(idem: &Handle, show: &Show) -> anyhow::Result<End> {
+pub(crate) async fn show(connection: &Connection, show: &Show) -> anyhow::Result<End> {
+    let idem = &connection.idem;
     let Some(record) = find(idem, &show.which.name).await? else {
-        print_absent();
-        return Ok(End::Found);
+        return absent(connection).await;
     };
     let owner = history::owner_of(idem, &record).await?;
     if show.form.json {
@@ -164,14 +144,13 @@ pub(crate) async fn show(idem: &Handle, show: &Show) -> anyhow::Result<End> {
     Ok(End::Done)
 }
 
-pub(crate) async fn explain(idem: &Handle, explain: &Explain) -> anyhow::Result<End> {
+pub(crate) async fn explain(connection: &Connection, explain: &Explain) -> anyhow::Result<End> {
+    let idem = &connection.idem;
     let Some(record) = find(idem, &explain.which.name).await? else {
-        print_absent();
-        return Ok(End::Found);
+        return absent(connection).await;
     };
     let Some((record, attempts)) = history::with_attempts(idem, record).await? else {
-        print_absent();
-        return Ok(End::Found);
+        return absent(connection).await;
     };
     let explanation = Explanation::of(&record);
     let members = attempts.as_ref().and_then(|it| it.members.as_ref());

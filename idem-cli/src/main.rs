@@ -22,6 +22,7 @@ mod man;
 mod migrate;
 mod outbox;
 mod output;
+mod presence;
 mod purge;
 mod request;
 mod serve;
@@ -116,14 +117,14 @@ async fn run(Arguments { target, command }: Arguments) -> anyhow::Result<End> {
     match command {
         Command::List(list) => look::list(&connection, &list).await,
         Command::Stuck(stuck) => look::stuck(&connection, &stuck).await,
-        Command::Show(show) => look::show(idem, &show).await,
-        Command::Explain(explain) => look::explain(idem, &explain).await,
+        Command::Show(show) => look::show(&connection, &show).await,
+        Command::Explain(explain) => look::explain(&connection, &explain).await,
         Command::Complete(complete) => change::complete(idem, &complete).await,
         Command::Fail(fail) => change::fail(idem, &fail).await,
         Command::Release(release) => change::release(idem, &release).await,
         Command::Erase(erase) => change::erase(idem, &erase).await,
         Command::Steps(steps) => steps::steps(&connection, &steps).await,
-        Command::Attempts(attempts) => history::attempts(idem, &attempts).await,
+        Command::Attempts(attempts) => history::attempts(&connection, &attempts).await,
         Command::Audit(audit) => history::audit(idem, &audit).await,
         Command::Outbox(outbox) => outbox::outbox(&connection, &outbox).await,
         Command::Stats(stats) => stats::stats(&connection, &stats).await,

@@ -22,6 +22,7 @@ const BATCH: u32 = 1_000;
 
 pub(crate) async fn purge(connection: &Connection, purge: &Purge) -> anyhow::Result<End> {
     refuse_a_clock_that_is_ahead(&*connection.store).await?;
+    connection.refuse_if_nothing_is_there().await?;
     let expires_by_itself = connection.store.expires_by_itself();
     let change = match expires_by_itself {
         true => {

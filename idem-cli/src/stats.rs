@@ -18,7 +18,7 @@ pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Res
         true => Counting::Exactly,
         false => Counting::default(),
     };
-    let counted = connection.store.stats(counting).await?;
+    let counted = counted(connection, counting).await?;
     if stats.form.json {
         let groups: Vec<_> = counted
             .groups
@@ -59,9 +59,26 @@ pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Res
     Ok(End::Done)
 }
 
+/// Counts the records. Refuses a store in which nothing is of idem's.
+pub(crate) async fn counted(
+    connection: &Connection,
+    counting: Counting,
+) -> anyhow::Result<Counted> {
+    let counted = connection.store.stats(counting).await?;
+    if is_empty(&counted) {
+        connection.refuse_if_nothing_is_there().await?;
+    }
+    Ok(counted)
+}
+
+/// Returns true if no record was found.
+pub(crate) fn is_empty(stats: &Counted) -> bool {
+    stats.groups.is_empty() && stats.unreadable == Count::Exactly(0)
+}
+
 /// Statistics as text: a table, and the sums.
 pub(crate) fn text(stats: &Counted, expires_by_itself: bool) -> String {
-    if stats.groups.is_empty() && stats.unreadable == Count::Exactly(0) {
+    if is_empty(stats) {
         return "no records".to_owned();
     }
     let rows = stats.groups.iter().map(|group| {

@@ -4,15 +4,14 @@ use serde_json::{Value, json};
 
 use crate::End;
 use crate::arguments::Steps;
-use crate::find::{find, print_absent};
+use crate::find::{absent, find};
 use crate::output::{self, shown};
 use crate::stdout::outln;
 use crate::target::Connection;
 
 pub(crate) async fn steps(connection: &Connection, steps: &Steps) -> anyhow::Result<End> {
     let Some(record) = find(&connection.idem, &steps.which.name).await? else {
-        print_absent();
-        return Ok(End::Found);
+        return absent(connection).await;
     };
     let found = connection
         .store

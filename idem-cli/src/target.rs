@@ -36,6 +36,8 @@ enum Kind<'a> {
     Redis,
     /// URLs of nodes of a cluster.
     RedisCluster(Vec<&'a str>),
+    /// URLs of sentinels.
+    RedisSentinel(Vec<&'a str>),
 }
 
 impl Target {
@@ -51,13 +53,17 @@ impl Target {
                  postgres://service@localhost/service"
             );
         };
-        let from_environment = std::env::var("IDEM_STORE_URL").is_ok_and(|it| it == *url);
-        ensure!(
-            from_environment || !has_password(url),
-            "the URL on the command line has a password, which other users of this machine can read: set \
-             IDEM_STORE_URL instead"
-        );
-        let kind = Kind::of(url)?;
+        refuse_password(url, "IDEM_STORE_URL")?;
+        let mut kind = Kind::of(url)?;
+        // An empty variable is as good as none.
+        if let Some(sentinels) = self.sentinels.as_deref().filter(|it| !it.is_empty()) {
+            refuse_password(sentinels, "IDEM_SENTINEL_URLS")?;
+            ensure!(
+                kind == Kind::Redis,
+                "--sentinels is for one Redis: the URL of the store has the name of its primary, as in redis://mymaster/0"
+            );
+            kind = Kind::RedisSentinel(several(sentinels));
+        }
         self.refuse_options_of_other_kinds(&kind)?;
         let (store, database): (Arc<dyn OperatorStore>, _) = match kind {
             Kind::Sqlite => {
@@ -80,6 +86,10 @@ impl Target {
                 let store = RedisStore::connect_cluster(urls).await?;
                 (Arc::new(self.redis(store)?), None)
             }
+            Kind::RedisSentinel(sentinels) => {
+                let store = RedisStore::connect_sentinel(sentinels, url).await?;
+                (Arc::new(self.redis(store)?), None)
+            }
         };
         let records: Arc<dyn Store> = store.clone();
         Ok(Connection {
@@ -91,7 +101,10 @@ impl Target {
     }
 
     fn refuse_options_of_other_kinds(&self, kind: &Kind<'_>) -> anyhow::Result<()> {
-        let is_redis = matches!(kind, Kind::Redis | Kind::RedisCluster(_));
+        let is_redis = matches!(
+            kind,
+            Kind::Redis | Kind::RedisCluster(_) | Kind::RedisSentinel(_)
+        );
         let has_schemas = matches!(kind, Kind::Postgres | Kind::MySql);
         ensure!(
             self.table.is_none() || !is_redis,
@@ -158,9 +171,7 @@ impl<'a> Kind<'a> {
             "sqlite" => Self::Sqlite,
             "postgres" | "postgresql" => Self::Postgres,
             "mysql" | "mariadb" => Self::MySql,
-            "redis" | "rediss" if url.contains(',') => {
-                Self::RedisCluster(url.split(',').map(str::trim).collect())
-            }
+            "redis" | "rediss" if url.contains(',') => Self::RedisCluster(several(url)),
             "redis" | "rediss" => Self::Redis,
             // Only the scheme is repeated: the rest may be a password.
             other => bail!(
@@ -171,10 +182,23 @@ impl<'a> Kind<'a> {
     }
 }
 
+fn several(urls: &str) -> Vec<&str> {
+    urls.split(',').map(str::trim).collect()
+}
+
+/// Refuses URLs with a password, unless they come from the environment.
+fn refuse_password(urls: &str, variable: &str) -> anyhow::Result<()> {
+    let from_environment = std::env::var(variable).is_ok_and(|it| it == urls);
+    ensure!(
+        from_environment || !has_password(urls),
+        "the URL on the command line has a password, which other users of this machine can read: set {variable} instead"
+    );
+    Ok(())
+}
+
 fn has_password(urls: &str) -> bool {
-    let mut urls = urls.split(',');
-    urls.any(|url| {
-        Url::parse(url.trim()).is_ok_and(|url| {
+    several(urls).iter().any(|url| {
+        Url::parse(url).is_ok_and(|url| {
             url.password().is_some() || url.query_pairs().any(|(name, _)| name == "password")
         })
     })

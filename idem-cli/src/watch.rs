@@ -75,7 +75,7 @@ fn end_of_watching() -> anyhow::Result<impl Future<Output = anyhow::Result<()>>>
 }
 
 async fn view(connection: &Connection, pause: Duration) -> anyhow::Result<String> {
-    let counted = connection.store.stats(Counting::default()).await?;
+    let counted = stats::counted(connection, Counting::default()).await?;
     let stuck = Filter {
         stuck: true,
         ..Filter::default()

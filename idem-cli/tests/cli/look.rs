@@ -110,6 +110,7 @@ pub(super) async fn members_that_differ_are_named(place: Place) {
 
 /// Steps are listed with their sizes, also after the end of the record, and their results only on request.
 pub(super) async fn saved_steps_are_listed_and_their_results_hidden(place: Place) {
+    place.claim("order-0", LEASE).await;
     place
         .idem(&on_letter("steps", &[]))
         .expect(3, &["No record has this key"]);
@@ -141,7 +142,12 @@ pub(super) async fn saved_steps_are_listed_and_their_results_hidden(place: Place
 
 /// Statistics count each record once.
 pub(super) async fn records_are_counted_by_operation_and_state(place: Place) {
-    place.idem(&["stats"]).expect(0, &["no records"]);
+    let empty = place.idem(&["stats"]);
+    match place.store.expires_by_itself() {
+        // A Redis, which has no tables that show that it is the right one.
+        true => empty.expect_error(1, "nothing of idem's under the prefix"),
+        false => drop(empty.expect(0, &["no records"])),
+    }
     for key in ["order-1", "order-2"] {
         place.interrupted(key).await;
     }

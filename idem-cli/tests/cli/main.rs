@@ -27,6 +27,7 @@ mod nights;
 mod outbox;
 mod output;
 mod serve;
+mod tls;
 mod watch;
 
 use bulk::records_that_meet_a_condition_are_changed_together;
@@ -479,6 +480,12 @@ async fn wrong_arguments_are_refused_with_what_to_do() {
         .idem(&["--url", "postgres://me:secret@localhost/db", "list"])
         .expect_error(1, "set IDEM_STORE_URL instead");
     place
+        .idem(&["--sentinels", "redis://:secret@localhost", "list"])
+        .expect_error(1, "set IDEM_SENTINEL_URLS instead");
+    place
+        .idem(&["--sentinels", "redis://localhost", "list"])
+        .expect_error(1, "--sentinels is for one Redis");
+    place
         .idem(&["--url", "mongodb://localhost", "list"])
         .expect_error(1, "there is no store for `mongodb:`");
     place
@@ -547,11 +554,24 @@ async fn a_database_without_tables_is_not_an_empty_one() {
         url: format!("sqlite://{}/other.sqlite?mode=rwc", folder.path().display()),
         ..Place::sqlite().await
     };
-    for command in ["list", "stuck", "stats"] {
-        place
-            .idem(&[command])
-            .expect_error(1, "check the database of the URL, --schema and --table");
+    let named = |command| on_letter(command, &[]);
+    let purge = vec!["purge", "--yes", "--reason", "a test"];
+    let audit = vec!["audit"];
+    for command in [
+        vec!["list"],
+        vec!["stuck"],
+        vec!["stats"],
+        audit,
+        purge,
+        named("explain"),
+        named("show"),
+    ] {
+        let ran = place.idem(&command);
+        assert!(!ran.err.contains("migrate()"), "{ran:?}");
+        assert!(ran.err.contains("idem migrate --apply"), "{ran:?}");
+        ran.expect_error(1, "check the database of the URL, --schema and --table");
     }
+    place.idem(&["doctor"]).expect(4, &["idem migrate --plan"]);
 }
 
 /// A Redis has no tables. It is refused if it has neither a record nor an entry of an audit.
@@ -559,9 +579,42 @@ async fn a_database_without_tables_is_not_an_empty_one() {
 #[ignore = "needs Redis: cargo xtask test runs it"]
 async fn a_redis_with_nothing_of_idem_is_not_an_empty_store() {
     let place = Place::open(places::redis()).await;
-    for command in ["list", "stuck"] {
-        place.idem(&[command]).expect_error(1, "--prefix");
-    }
+    let named = |command| on_letter(command, &[]);
+    let purge = ["purge", "--yes", "--reason", "a test"];
+    let refused = || {
+        for command in [
+            vec!["list"],
+            vec!["stuck"],
+            vec!["stats"],
+            vec!["stats", "--exact"],
+            purge.to_vec(),
+            named("explain"),
+            named("show"),
+            named("steps"),
+            named("attempts"),
+        ] {
+            place
+                .idem(&command)
+                .expect_error(1, "has nothing of idem's under the prefix");
+        }
+        place
+            .idem(&["doctor"])
+            .expect(0, &["nothing of idem's under the prefix", "--prefix"]);
+    };
+    refused();
+    // The records of other applications are not counted.
+    let client = ::redis::Client::open(&*place.url).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut foreign = ::redis::cmd("SET");
+    let name = format!("{}x", place.options[1]);
+    let () = foreign
+        .arg(&name)
+        .arg(1)
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    refused();
+
     place.interrupted("order-1").await;
     place.idem(&["stuck"]).expect(3, &["order-1"]);
     let selected = ["list", "--state", "completed"];
