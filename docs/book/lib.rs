@@ -18,6 +18,7 @@ pages! {
     modes = "src/modes.md";
     patterns = "../patterns.md";
     stores = "src/stores.md";
+    tls = "src/tls.md";
     ttl = "src/ttl.md";
     axum = "src/cookbook/axum.md";
     actix = "src/cookbook/actix.md";
