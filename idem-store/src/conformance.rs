@@ -491,7 +491,9 @@ const CASES: &[Case] = table! {
         list_by_state: "listing by state gives the records in exactly that state",
         list_lapsed: "listing lapsed records gives RUNNING ones whose lease is over",
         list_stuck: "listing stuck records gives RUNNING ones whose lease is over, and INTERRUPTED ones",
-        list_by_age: "listing by age gives records first claimed at least that long ago",
+        list_by_age: "listing by age gives records first claimed at least, or at most, that long ago",
+        list_by_key_and_id: "listing by key gives the records of exactly that key in every scope, and listing by id that record alone",
+        list_by_scope: "listing by scope gives the records of that scope, or of it and those inside, compared part by part and not as text",
         list_in_pages: "a record that is there all the time is on exactly one page, whatever comes and goes meanwhile",
         list_hides_what_expired: "an expired record is on no page",
         listed_records_are_the_same: "a listing has the records as a read returns them, with the size of each payload and the label of its last owner, and with the payloads only if they are asked for",
@@ -544,6 +546,7 @@ const CASES: &[Case] = table! {
         history_ends_with_its_generation: "a record that was claimed after it expired or was erased has no attempts of its former life",
         history_is_bounded: "of many attempts the last ones are kept, and the others are counted",
         replays_are_noted: "a replay is noted with time and label, only on the ended record with its fencing token; notes are bounded and change nothing else",
+        list_by_owner: "listing by owner gives the records whose owner has exactly that label",
         member_digests_are_kept: "the digests of a request's members are kept byte for byte, from a granted claim until the next one; a takeover and an outcome leave them",
     }
     audit {

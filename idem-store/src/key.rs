@@ -206,6 +206,23 @@ impl Scope {
         self.0.as_deref().unwrap_or_default()
     }
 
+    /// True for this scope, and for those that begin with its parts. [`Scope::none`] contains every scope.
+    pub fn contains(&self, other: &Self) -> bool {
+        let Some(outer) = &self.0 else {
+            return true;
+        };
+        let rest = other.as_str().strip_prefix(&**outer);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Id under which the audit has the erasure of this scope: the SHA-256 of `idem/scope/1` and the text. Whoever knows
+    /// the scope finds the entry by it, and the entry does not name the scope.
+    pub fn audit_id(&self) -> RecordId {
+        let mut hasher = Sha256::new_with_prefix(b"idem/scope/1");
+        hasher.update(self.as_str());
+        RecordId(hasher.finalize().into())
+    }
+
     /// Creates the scope with this stored [`as_str`](Self::as_str) text.
     pub fn from_stored(text: &str) -> Self {
         Self((!text.is_empty()).then(|| text.into()))

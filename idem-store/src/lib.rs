@@ -6,8 +6,8 @@
 //!
 //! Programs that make calls idempotent depend on `idem-runtime`, which re-exports the contract under the same paths.
 //!
-//! - [`Store`]: the contract. [`store::StepStore`], [`store::RecoveryStore`], [`store::AttemptStore`] and
-//!   [`store::TransactionalStore`] are optional.
+//! - [`Store`]: the contract. [`store::StepStore`], [`store::RecoveryStore`], [`store::AttemptStore`],
+//!   [`store::AuditStore`], [`store::OperationStore`], [`store::ErasureStore`] and [`store::TransactionalStore`] are optional.
 //! - [`clock`]: the time of a store that cannot read its clock exactly.
 //! - `cas` (feature of that name): a whole store on any backend that can read with a revision, write if the revision is
 //!   unchanged, and scan.

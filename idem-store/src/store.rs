@@ -21,8 +21,11 @@ mod audit;
 mod cursor;
 #[doc(hidden)]
 pub mod encoding;
+mod erasure;
+mod filter;
 mod immediate;
 mod listed;
+mod operations;
 mod recovery;
 #[doc(hidden)]
 pub mod status;
@@ -38,8 +41,11 @@ pub use self::audit::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
     ManualChange,
 };
+pub use self::erasure::{Erasure, ErasureStore, Redacted};
+pub use self::filter::{Filter, ScopeFilter};
 pub use self::immediate::ImmediateStore;
 pub use self::listed::{ListedRecord, PayloadSummary};
+pub use self::operations::OperationStore;
 pub use self::recovery::{RecoveryInput, RecoveryStore};
 pub use self::steps::{SavedStep, StepStore};
 pub use self::transaction::{ClaimInTransaction, Connects, TransactionalStore};
@@ -223,6 +229,16 @@ pub trait Store: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns this store as one that erases all records of a scope, if it does.
+    fn erasure(&self) -> Option<&dyn ErasureStore> {
+        None
+    }
+
+    /// Returns this store as one that remembers the names of operations, if it does.
+    fn operations(&self) -> Option<&dyn OperationStore> {
+        None
+    }
+
     /// Returns this store as a store of recovery inputs, if it supports them.
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
         None
@@ -350,49 +366,6 @@ pub enum Resolved {
     Done,
     /// The record no longer equals the observation, or its state does not allow this resolution. Nothing was written.
     Stale,
-}
-
-/// Selection of the records to list. The default selects all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Selects only records in this state.
-    pub state: Option<RecordState>,
-    /// Selects only records whose lease has lapsed.
-    pub lapsed: bool,
-    /// Selects only stuck records, whose owner is gone without an outcome: lapsed or INTERRUPTED, see
-    /// [`Record::is_stuck`].
-    pub stuck: bool,
-    /// Selects only records of the operation with exactly this name.
-    pub operation: Option<String>,
-    /// Selects only records first claimed at least this long ago.
-    pub older_than: Option<Duration>,
-    /// Reads the payloads of the records, too. Selects nothing.
-    pub payloads: bool,
-}
-
-impl Filter {
-    /// Returns true if all records match.
-    pub fn selects_all(&self) -> bool {
-        let all = Self {
-            payloads: self.payloads,
-            ..Self::default()
-        };
-        *self == all
-    }
-
-    /// Returns true if this record matches.
-    pub fn matches(&self, record: &Record) -> bool {
-        self.state.is_none_or(|state| record.state == state)
-            && (!self.lapsed || record.is_lapsed())
-            && (!self.stuck || record.is_stuck())
-            && self
-                .operation
-                .as_ref()
-                .is_none_or(|name| record.identity.operation.as_str() == name)
-            && self
-                .older_than
-                .is_none_or(|age| record.read_at.since(record.first_claimed_at) >= age)
-    }
 }
 
 /// Position and size of a page. The default is the first page, with [`DEFAULT_LIMIT`](Self::DEFAULT_LIMIT) records.
@@ -559,6 +532,14 @@ macro_rules! by_pointer {
 
             fn audit(&self) -> Option<&dyn AuditStore> {
                 (**self).audit()
+            }
+
+            fn erasure(&self) -> Option<&dyn ErasureStore> {
+                (**self).erasure()
+            }
+
+            fn operations(&self) -> Option<&dyn OperationStore> {
+                (**self).operations()
             }
 
             fn recovery(&self) -> Option<&dyn RecoveryStore> {

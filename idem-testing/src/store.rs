@@ -8,9 +8,9 @@ use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_runtime::key::{Operation, RecordId};
 use idem_runtime::record::{Observation, Outcome, Owner, Payload, Record, RecordState, Timestamp};
 use idem_runtime::store::{
-    AttemptStore, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, ImmediateStore,
-    Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep,
-    StepStore, Store,
+    AttemptStore, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore, FencedWrite, Filter,
+    ImmediateStore, OperationStore, Page, PageRequest, Purged, RecoveryInput, RecoveryStore,
+    Resolution, Resolved, SavedStep, StepStore, Store,
 };
 use idem_runtime::{Key, MemoryStore};
 
@@ -328,6 +328,15 @@ impl Store for TestStore {
 
     fn audit(&self) -> Option<&dyn AuditStore> {
         self.inner.audit()
+    }
+
+    fn erasure(&self) -> Option<&dyn ErasureStore> {
+        self.inner.erasure()
+    }
+
+    /// A check has its own operations, and nobody looks keys up in its store.
+    fn operations(&self) -> Option<&dyn OperationStore> {
+        None
     }
 
     fn recovery(&self) -> Option<&dyn RecoveryStore> {

@@ -16,7 +16,7 @@ use idem_runtime::record::{
 use idem_runtime::store::{
     AttemptLog, AttemptStore, AuditEntry, AuditStore, ClaimOutcome, ClaimRequest, Cursor,
     FencedWrite, Filter, Granted, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
-    StepStore,
+    ScopeFilter, StepStore,
 };
 
 use crate::bug::Bug;
@@ -562,7 +562,9 @@ impl Store for ToyStore {
                 None if self.has(Bug::ListShowsExpired) => inner.records.get(&id).cloned(),
                 live => live,
             };
-            matching.extend(shown.filter(|record| self.matches(filter, record)));
+            matching.extend(shown.filter(|record| {
+                self.matches(filter, record) && self.matches_owner(&inner, filter, record)
+            }));
         }
         let from = match &page.after {
             None => 0,
@@ -637,6 +639,19 @@ impl ToyStore {
         match self.bug {
             Some(Bug::ListIgnoresState) => filter.state = None,
             Some(Bug::ListIgnoresAge) => filter.older_than = None,
+            Some(Bug::ListComparesScopesAsText) => {
+                if let Some(ScopeFilter::Within(outer)) = &filter.scope {
+                    let scope = record.identity.scope.as_str();
+                    let is_inner = scope.starts_with(outer.as_str());
+                    filter.scope = None;
+                    return is_inner && filter.matches(record);
+                }
+            }
+            Some(Bug::ListKeyMatchesPrefix) => {
+                let key = record.identity.key.as_str();
+                let prefix = filter.key.take();
+                return prefix.is_none_or(|it| key.starts_with(&it)) && filter.matches(record);
+            }
             Some(Bug::ListMatchesPrefix) => {
                 let name = record.identity.operation.as_str();
                 let prefix = filter.operation.take();

@@ -96,13 +96,15 @@ impl Written {
         push(b'D', action.as_str().as_bytes());
         match (subject, &self.fingerprint) {
             (AuditSubject::Record(record), Some(fingerprint)) => {
+                let request = record.identity.as_ref();
+                let request = request.map(|it| encoding::request(fingerprint, it));
                 push(b'I', record.id.as_bytes());
-                push(b'Q', &encoding::request(fingerprint, &record.identity));
+                push(b'Q', &request.unwrap_or_default());
                 push(b'S', record.state.as_str().as_bytes());
                 push(b'F', &record.fencing_token.number().to_be_bytes());
                 push(b'N', &i64::from(record.attempt).to_be_bytes());
             }
-            (AuditSubject::Record(_), None) => {}
+            (AuditSubject::Record(_), None) | (AuditSubject::Scope { .. }, _) => {}
             (
                 AuditSubject::Purge {
                     removed,
@@ -150,7 +152,7 @@ impl Written {
             let (fingerprint, identity) = encoding::read_request(next(b'Q')?)?;
             let record = AuditedRecord {
                 id,
-                identity,
+                identity: Some(identity),
                 state: RecordState::from_stored(&parts::text(next(b'S')?)?)?,
                 fencing_token: FencingToken::from_number(parts::number(next(b'F')?)?),
                 attempt: u32::try_from(parts::number(next(b'N')?)?).ok()?,

@@ -29,12 +29,19 @@ impl<B: Backend> CasStore<B> {
     /// Reads a page of matching records in the order of their ids.
     async fn find(&self, filter: &Filter, page: &PageRequest) -> Result<Found, StoreError> {
         let (after, limit) = page.in_id_order()?;
-        let mut after = after.map_or_else(Vec::new, |id| record_key(&id));
         let mut found = Found {
             slots: Vec::new(),
             unreadable: Vec::new(),
             next: None,
         };
+        if let Some(id) = filter.id {
+            if after.is_none_or(|after| id > after) {
+                let slot = self.read(&id).await?.slot;
+                found.slots.extend(selected(slot, filter));
+            }
+            return Ok(found);
+        }
+        let mut after = after.map_or_else(Vec::new, |id| record_key(&id));
         for _ in 0..SCANS {
             let entries = self.backend().scan(&[RECORDS], &after, SCAN).await?;
             let now = self.time().await?;
@@ -49,11 +56,9 @@ impl<B: Backend> CasStore<B> {
                 let read = Slot::from_bytes(&id, &entry.value, now);
                 let (slots, unreadable) = Unreadable::sort([(id.to_string(), read)])?;
                 found.unreadable.extend(unreadable);
-                for slot in slots {
-                    if let Some(record) = slot.live().filter(|it| filter.matches(it)) {
-                        found.slots.push((record.clone(), slot));
-                    }
-                }
+                found
+                    .slots
+                    .extend(slots.into_iter().filter_map(|it| selected(it, filter)));
                 after = entry.key;
             }
             if is_last {
@@ -64,6 +69,16 @@ impl<B: Backend> CasStore<B> {
         found.next = Some(Cursor::after(&record_id(&after)?));
         Ok(found)
     }
+}
+
+/// The record of a slot, if the filter selects it.
+fn selected(slot: Slot, filter: &Filter) -> Option<(Record, Slot)> {
+    let record = match filter.expired {
+        true => slot.record.as_ref(),
+        false => slot.live(),
+    };
+    let record = record.filter(|it| filter.matches(it) && filter.matches_owner(slot.owner()))?;
+    Some((record.clone(), slot))
 }
 
 fn record_id(key: &[u8]) -> Result<RecordId, StoreError> {

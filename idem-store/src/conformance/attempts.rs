@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::kit::*;
+pub(super) use super::listing::list_by_owner;
 use crate::key::RecordId;
 use crate::record::{ClaimId, MemberDigests, OnCrash, Outcome, Owner, OwnerLabel};
 use crate::store::{

@@ -87,7 +87,7 @@ pub(super) async fn manual_change_is_written_down(store: Subject) -> CaseResult 
             action,
             subject: AuditSubject::Record(AuditedRecord {
                 id: seen.id,
-                identity: silent.record.identity.clone(),
+                identity: Some(silent.record.identity.clone()),
                 state: seen.state,
                 fencing_token: seen.fencing_token,
                 attempt: silent.record.attempt,

@@ -11,9 +11,9 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::{
-    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite,
-    Filter, ImmediateStore, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution,
-    Resolved, SavedStep, StepStore, Store,
+    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore,
+    FencedWrite, Filter, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged,
+    RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 /// Method of a [`Store`] or [`StepStore`].
@@ -437,6 +437,14 @@ impl<S: Store> Store for FaultStore<S> {
 
     fn attempts(&self) -> Option<&dyn AttemptStore> {
         self.inner().attempts()
+    }
+
+    fn erasure(&self) -> Option<&dyn ErasureStore> {
+        self.inner().erasure()
+    }
+
+    fn operations(&self) -> Option<&dyn OperationStore> {
+        self.inner().operations()
     }
 
     fn recovery(&self) -> Option<&dyn RecoveryStore> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::kit::*;
 use crate::key::{Identity, RecordId, Scope};
 use crate::record::{ClaimId, OnCrash, Outcome, OwnerLabel, Record, RecordState};
-use crate::store::{ClaimRequest, Filter, ListedRecord, PageRequest};
+use crate::store::{ClaimRequest, Filter, ListedRecord, PageRequest, ScopeFilter};
 
 fn claim_of(name: &str) -> ClaimRequest {
     about(Identity {
@@ -228,6 +228,162 @@ pub(super) async fn list_by_age(store: Subject) -> CaseResult {
     }
     let found = older(&store, &name, Duration::ZERO).await?;
     ensure!(found.is_some(), "it is not listed as older than nothing");
+    for (age, is_listed) in [(LONG, true), (Duration::MAX, true), (Duration::ZERO, false)] {
+        let filter = Filter {
+            newer_than: Some(age),
+            ..by_operation(&name)
+        };
+        let found = all(&store, &filter, 100).await?;
+        ensure!(
+            found.is_empty() != is_listed,
+            "listed as newer than {age:?}: {found:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Parts of scopes that are prefixes of each other as text, and not as scopes.
+const SCOPES: [&[&str]; 9] = [
+    &["a"],
+    &["a", "b"],
+    &["a", "b", "c"],
+    &["ab"],
+    &["a "],
+    &["a", "b "],
+    &["a/b"],
+    &["a-1"],
+    &["A", "b"],
+];
+
+/// Scope with a first part of its own, and these parts.
+fn scope_of(own: &Scope, parts: &[&str]) -> Result<Scope, String> {
+    parts.iter().try_fold(own.clone(), |scope, part| {
+        let part = Scope::new(part).map_err(|error| error.to_string())?;
+        Ok(scope.join(&part))
+    })
+}
+
+pub(super) async fn list_by_scope(store: Subject) -> CaseResult {
+    let own = Scope::new(unique()).map_err(|error| error.to_string())?;
+    let mut expected = BTreeMap::new();
+    for parts in SCOPES.into_iter().chain([&[][..]]) {
+        let scope = scope_of(&own, parts)?;
+        let claim = about(Identity {
+            scope: scope.clone(),
+            operation: operation("scoped"),
+            key: key(&unique()),
+        });
+        store.own(&claim).await?;
+        expected.insert(claim.id, scope);
+    }
+    for parts in SCOPES.into_iter().chain([&[][..]]) {
+        let scope = scope_of(&own, parts)?;
+        for scope in [
+            ScopeFilter::Exactly(scope.clone()),
+            ScopeFilter::Within(scope),
+        ] {
+            let wanted = expected.iter().filter(|(_, of)| scope.matches(of));
+            let wanted: BTreeSet<_> = wanted.map(|(id, _)| *id).collect();
+            let filter = Filter {
+                scope: Some(scope),
+                ..Filter::default()
+            };
+            let limit = if parts.is_empty() { 1 } else { 100 };
+            let found = all(&store, &filter, limit).await?;
+            ensure!(
+                found.len() == wanted.len() && ids(&found) == wanted,
+                "{} records are of {parts:?} with {filter:?}, listed {found:?} in pages of {limit}",
+                wanted.len()
+            );
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn list_by_key_and_id(store: Subject) -> CaseResult {
+    let text = unique();
+    let mut expected = BTreeSet::new();
+    for (key_text, is_wanted) in [
+        (text.clone(), true),
+        (format!("{text}x"), false),
+        (format!("{text} "), false),
+        (text.to_uppercase(), false),
+    ] {
+        for scope in ["", "a"] {
+            let claim = about(Identity {
+                scope: match scope {
+                    "" => Scope::none(),
+                    part => Scope::new(part).map_err(|error| error.to_string())?,
+                },
+                operation: operation("keyed"),
+                key: key(&key_text),
+            });
+            store.own(&claim).await?;
+            if is_wanted {
+                expected.insert(claim.id);
+            }
+        }
+    }
+    let by_key = Filter {
+        key: Some(text),
+        ..Filter::default()
+    };
+    for limit in [1, 100] {
+        let found = all(&store, &by_key, limit).await?;
+        ensure!(
+            found.len() == expected.len() && ids(&found) == expected,
+            "2 records have the key, listed {found:?} in pages of {limit}"
+        );
+    }
+    for id in expected {
+        let by_id = Filter {
+            id: Some(id),
+            ..by_key.clone()
+        };
+        let found = all(&store, &by_id, 1).await?;
+        ensure!(
+            found.len() == 1 && ids(&found) == BTreeSet::from([id]),
+            "1 record has the id, listed {found:?}"
+        );
+        let by_another_key = Filter {
+            key: Some(unique()),
+            ..by_id
+        };
+        let found = all(&store, &by_another_key, 1).await?;
+        ensure!(found.is_empty(), "listed by another key: {found:?}");
+    }
+    let by_unknown_id = Filter {
+        id: Some(claim_of("unknown").id),
+        ..Filter::default()
+    };
+    let found = all(&store, &by_unknown_id, 1).await?;
+    ensure!(found.is_empty(), "no record has the id, listed {found:?}");
+    Ok(())
+}
+
+pub(super) async fn list_by_owner(store: Subject) -> CaseResult {
+    let name = format!("op-{}", unique());
+    let host = unique();
+    let mut expected = BTreeSet::new();
+    for label in [Some(host.clone()), Some(format!("{host}1")), None] {
+        let claim = ClaimRequest {
+            owner_label: label.as_deref().map(OwnerLabel::lossy),
+            ..claim_of(&name)
+        };
+        store.own(&claim).await?;
+        if label.as_ref() == Some(&host) {
+            expected.insert(claim.id);
+        }
+    }
+    let filter = Filter {
+        owner: Some(host),
+        ..Filter::default()
+    };
+    let found = all(&store, &filter, 100).await?;
+    ensure!(
+        ids(&found) == expected,
+        "1 record has this owner, listed {found:?}"
+    );
     Ok(())
 }
 

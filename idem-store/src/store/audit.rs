@@ -17,7 +17,8 @@ use crate::store::{Cursor, PageRequest, Purged, Resolution, Resolved, Unreadable
 ///
 /// [`resolve_manually`](Self::resolve_manually) and its entry are **one atomic transition**: either both take effect or
 /// neither does. A resolution that is [`Stale`](Resolved::Stale) writes no entry. An entry outlives its record, also where
-/// the record is erased or purged. The store never changes or deletes entries. Operators may delete old ones by the means
+/// the record is erased or purged. The store never deletes entries, and changes them only to
+/// remove the scope and key of an erased scope. Operators may delete old ones by the means
 /// of the database.
 ///
 /// [`purge_manually`](Self::purge_manually) writes one entry with the counts of its batch. The entry exists before the
@@ -122,11 +123,13 @@ pub enum AuditAction {
     Erased,
     /// A batch of expired records was deleted.
     Purged,
+    /// All records of a scope were deleted.
+    ErasedScope,
 }
 
 impl AuditAction {
     /// All actions.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Completed,
         Self::Failed,
         Self::Unrecorded,
@@ -134,6 +137,7 @@ impl AuditAction {
         Self::Interrupted,
         Self::Erased,
         Self::Purged,
+        Self::ErasedScope,
     ];
 
     /// Action of a resolution.
@@ -159,6 +163,7 @@ impl AuditAction {
             Self::Interrupted => "interrupted",
             Self::Erased => "erased",
             Self::Purged => "purged",
+            Self::ErasedScope => "erased_scope",
         }
     }
 
@@ -188,11 +193,20 @@ pub struct AuditEntry {
 }
 
 impl AuditEntry {
+    /// Returns the id of the record that was changed, or the one that stands for the scope that was erased.
+    pub fn id(&self) -> Option<RecordId> {
+        match &self.subject {
+            AuditSubject::Record(record) => Some(record.id),
+            AuditSubject::Scope { id, .. } => Some(*id),
+            AuditSubject::Purge { .. } => None,
+        }
+    }
+
     /// Returns the record that was changed, unless the entry is on several.
     pub fn record(&self) -> Option<&AuditedRecord> {
         match &self.subject {
             AuditSubject::Record(record) => Some(record),
-            AuditSubject::Purge { .. } => None,
+            AuditSubject::Purge { .. } | AuditSubject::Scope { .. } => None,
         }
     }
 }
@@ -213,6 +227,15 @@ pub enum AuditSubject {
         /// Number of records marked INTERRUPTED.
         interrupted: u64,
     },
+    /// All records of a scope.
+    Scope {
+        /// Id that stands for the scope, see [`Scope::audit_id`](crate::Scope::audit_id).
+        id: RecordId,
+        /// Random number of the erasure, see [`Erasure::number`](crate::store::Erasure::number).
+        number: i64,
+        /// Number of records that were deleted so far.
+        erased: u64,
+    },
 }
 
 impl AuditSubject {
@@ -231,8 +254,8 @@ impl AuditSubject {
 pub struct AuditedRecord {
     /// Id of the record.
     pub id: RecordId,
-    /// Scope, operation and key of the record.
-    pub identity: Identity,
+    /// Scope, operation and key of the record. `None` after its scope was erased.
+    pub identity: Option<Identity>,
     /// State of the record before the change.
     pub state: RecordState,
     /// Fencing token of the record before the change.
@@ -245,7 +268,7 @@ impl From<&Record> for AuditedRecord {
     fn from(record: &Record) -> Self {
         Self {
             id: record.id,
-            identity: record.identity.clone(),
+            identity: Some(record.identity.clone()),
             state: record.state,
             fencing_token: record.fencing_token,
             attempt: record.attempt,
@@ -256,7 +279,8 @@ impl From<&Record> for AuditedRecord {
 /// Selection of entries. The default selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// Selects only entries on this record.
+    /// Selects only entries on this record, or on the erasure of the scope with this
+    /// [`audit_id`](crate::Scope::audit_id).
     pub id: Option<RecordId>,
     /// Selects only entries by exactly this actor.
     pub actor: Option<String>,
@@ -267,8 +291,7 @@ pub struct AuditFilter {
 impl AuditFilter {
     /// Returns true if this entry matches at this time of the store's clock.
     pub fn matches(&self, entry: &AuditEntry, now: Timestamp) -> bool {
-        self.id
-            .is_none_or(|id| entry.record().is_some_and(|it| it.id == id))
+        self.id.is_none_or(|id| entry.id() == Some(id))
             && self
                 .actor
                 .as_deref()

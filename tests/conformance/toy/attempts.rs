@@ -26,6 +26,11 @@ impl ToyStore {
         listed
     }
 
+    pub(super) fn matches_owner(&self, inner: &Inner, filter: &Filter, record: &Record) -> bool {
+        let owner = inner.logs.get(&record.id).and_then(AttemptLog::owner);
+        self.has(Bug::ListIgnoresOwner) || filter.matches_owner(owner)
+    }
+
     pub(super) fn begin_log(&self, inner: &mut Inner, claim: &ClaimRequest) {
         if self.has(Bug::HistoryOutlivesTheRecord) && inner.logs.contains_key(&claim.id) {
             return;

@@ -406,7 +406,7 @@ fn filter(rng: &mut Rng, identity: &Identity) -> Filter {
         stuck: rng.chance(0.3),
         lapsed: rng.chance(0.2),
         older_than: rng.chance(0.2).then(|| Duration::from_millis(SHORT)),
-        payloads: false,
+        ..Filter::default()
     }
 }
 
