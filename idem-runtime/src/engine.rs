@@ -15,7 +15,7 @@
 //! | [`attempt`], [`steps`], [`provenance`] | functions for the body and its caller |
 //! | [`transaction`], [`reentrancy`] | calls in a transaction of the store's database |
 //! | [`interference`] | what a test does to a process |
-//! | [`records`], [`operation`], [`recovery`], [`purger`] | work of operators and background tasks |
+//! | [`records`], [`erasure`], [`operation`], [`operation_names`], [`recovery`], [`purger`] | work of operators and background tasks |
 
 mod admission;
 mod attempt;
@@ -25,6 +25,7 @@ mod claim;
 mod decisions;
 mod detach;
 mod detached_tasks;
+mod erasure;
 mod give_back;
 mod idem;
 mod install;
@@ -32,6 +33,7 @@ pub(crate) mod interference;
 mod issue;
 mod named;
 mod operation;
+mod operation_names;
 mod prepared;
 mod progress;
 mod provenance;
@@ -58,6 +60,7 @@ pub(crate) mod typed;
 pub use self::attempt::Attempt;
 pub use self::builder::IdemBuilder;
 pub use self::call::Call;
+pub use self::erasure::{ErasedScope, ScopeErasure};
 pub use self::idem::Idem;
 pub use self::named::NamedFunction;
 pub use self::operation::{OperationName, TypedOperation};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use idem_runtime::key::{Identity, Operation, RecordId};
-use idem_runtime::operator::OperatorStore;
+use idem_runtime::operator::{OperatorStore, OptionalIndex};
 use idem_runtime::record::{ClaimId, Digest, Outcome, Owner, Payload};
 use idem_runtime::store::{ClaimOutcome, ClaimRequest};
 use idem_runtime::{Key, MySqlStore, OnCrash, PostgresStore, Scope, SqliteStore};
@@ -68,7 +68,7 @@ async fn prepare(plain: &Store, indexed: &Store, effort: Effort) {
     for store in [plain, indexed] {
         store.apply_migrations().await.unwrap();
     }
-    indexed.create_stuck_index().await.unwrap();
+    indexed.create_index(OptionalIndex::Stuck).await.unwrap();
     if matches!(effort, Effort::Measure) {
         for store in [plain, indexed] {
             for _ in 0..BEFORE / 100 {

@@ -36,6 +36,7 @@ mod replay;
 mod rotation;
 mod runtimes;
 mod scale;
+mod scopes;
 mod silence;
 mod sqlite;
 mod steps;

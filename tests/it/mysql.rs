@@ -148,7 +148,7 @@ async fn ten_stores_migrate_one_database_concurrently() {
         .await;
         let error = MySqlStore::new(pool).migrate().await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Schema);
-        assert!(error.to_string().contains("version 5"), "{error}");
+        assert!(error.to_string().contains("version 6"), "{error}");
         database.drop().await;
     }
 }

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use idem_runtime::key::RecordId;
-use idem_runtime::operator::{Count, Counting, OperatorStore};
-use idem_runtime::record::RecordState;
-use idem_runtime::store::{ClaimRequest, Filter, PageRequest};
-use idem_runtime::{OnCrash, Store};
+use idem_runtime::operator::{AgeOrder, Count, Counting, OperatorStore, OptionalIndex};
+use idem_runtime::record::{OwnerLabel, RecordState};
+use idem_runtime::store::{ClaimRequest, Filter, PageRequest, ScopeFilter};
+use idem_runtime::{OnCrash, Scope, Store};
 use idem_tests::claims::{claim_of, identity};
 use serde_json::json;
 
@@ -26,6 +26,10 @@ const WINDOW: u64 = 10_000;
 const LAPSED: u64 = 7;
 const INTERRUPTED: u64 = 9;
 const DUE: u64 = 300;
+/// Numbers of records of one scope, of one inside of it, and of one owner.
+const SCOPED: u64 = 120;
+const INNER: u64 = 30;
+const OWNED: u64 = 40;
 /// Number of records in one statement that inserts them.
 const BATCH: usize = 5_000;
 
@@ -53,12 +57,20 @@ async fn templates(store: &impl Store) -> Vec<Template> {
         ("interrupted", HOUR, HOUR, INTERRUPTED),
         ("due", brief, brief, DUE),
         ("rare", HOUR, HOUR, 20),
+        ("scoped", HOUR, HOUR, SCOPED),
+        ("inner", HOUR, HOUR, INNER),
+        ("owned", HOUR, HOUR, OWNED),
         ("released", HOUR, HOUR, 2_000),
         ("completed", HOUR, HOUR, u64::MAX),
     ] {
         let copies = copies.min(rest);
         rest -= copies;
         let operation = if kind == "rare" { "rare" } else { "mail" };
+        let scope = match kind {
+            "scoped" => "tenant",
+            "inner" => "tenant/ann",
+            _ => "",
+        };
         let claim = ClaimRequest {
             lease,
             retention,
@@ -67,7 +79,8 @@ async fn templates(store: &impl Store) -> Vec<Template> {
                 "interrupted" | "due" => OnCrash::Refuse,
                 _ => OnCrash::Rerun,
             },
-            ..claim_of(identity("", operation, kind))
+            owner_label: (kind == "owned").then(|| OwnerLabel::new("web-1").unwrap()),
+            ..claim_of(identity(scope, operation, kind))
         };
         let owner = own(store, &claim).await;
         match kind {
@@ -95,7 +108,8 @@ fn batches(templates: &[Template]) -> impl Iterator<Item = String> {
         (0..template.copies).map(|number| {
             let claim = &template.claim;
             let key = format!("{}-{number}", claim.identity.key.as_str());
-            let copy = identity("", claim.identity.operation.as_str(), &key);
+            let of = &claim.identity;
+            let copy = identity(of.scope.as_str(), of.operation.as_str(), &key);
             json!([RecordId::of(&copy).to_string(), key, claim.id.to_string()])
         })
     });
@@ -163,7 +177,14 @@ async fn look<S: OperatorStore>(store: &S, rows: impl AsyncFn(&str, u64)) {
 
 /// Looks for stuck records without the optional index, and with it.
 async fn look_for_stuck<S: OperatorStore>(store: &S, rows: impl AsyncFn(&str, u64)) {
-    assert!(!store.stuck_index().await.unwrap().unwrap().exists);
+    assert!(
+        !store
+            .index(OptionalIndex::Stuck)
+            .await
+            .unwrap()
+            .unwrap()
+            .exists
+    );
     let pages = all_stuck(store).await;
     assert!(pages >= records() / (WINDOW + 1), "{pages} pages");
     rows(
@@ -173,14 +194,95 @@ async fn look_for_stuck<S: OperatorStore>(store: &S, rows: impl AsyncFn(&str, u6
     .await;
 
     for _ in 0..2 {
-        store.create_stuck_index().await.unwrap();
-        assert!(store.stuck_index().await.unwrap().unwrap().exists);
+        store.create_index(OptionalIndex::Stuck).await.unwrap();
+        assert!(
+            store
+                .index(OptionalIndex::Stuck)
+                .await
+                .unwrap()
+                .unwrap()
+                .exists
+        );
     }
     rows("creation of the index", u64::MAX).await;
     let pages = all_stuck(store).await;
     assert_eq!(pages, 4);
     // Each page may read all records of the index, which are those that are running, too.
     rows("all stuck records by the index", pages * 600).await;
+}
+
+/// Searches by key, scope, owner and age with their optional indexes, and by id without one.
+async fn search<S: OperatorStore>(store: &S, rows: impl AsyncFn(&str, u64)) {
+    let tenant = Scope::from_stored("tenant");
+    let key = Filter {
+        key: Some("completed-7".to_owned()),
+        ..Filter::default()
+    };
+    let id = Filter {
+        id: Some(RecordId::of(&identity("", "mail", "completed-7"))),
+        ..Filter::default()
+    };
+    let exactly = Filter {
+        scope: Some(ScopeFilter::Exactly(tenant.clone())),
+        ..Filter::default()
+    };
+    let within = Filter {
+        scope: Some(ScopeFilter::Within(tenant)),
+        ..Filter::default()
+    };
+    let owner = Filter {
+        owner: Some("web-1".to_owned()),
+        ..Filter::default()
+    };
+    assert_eq!(found(store, &id, 50).await, (1, 1));
+    rows("one record by its id", 10).await;
+    for index in OptionalIndex::ALL {
+        store.create_index(index).await.unwrap();
+    }
+    rows("creation of the indexes", u64::MAX).await;
+    for (what, filter, records) in [
+        ("key", &key, 1),
+        ("exact scope", &exactly, SCOPED),
+        ("scope and those inside", &within, SCOPED + INNER),
+        ("owner", &owner, OWNED),
+    ] {
+        let (count, pages) = found(store, filter, 50).await;
+        assert_eq!(count, records, "{what}");
+        // Each page may read one record more than it shows, and a server may count what it keeps in a temporary table.
+        rows(
+            &format!("all records of one {what}"),
+            6 * records + 60 * pages,
+        )
+        .await;
+    }
+    for order in [AgeOrder::NewestFirst, AgeOrder::OldestFirst] {
+        let first = PageRequest {
+            limit: 50,
+            after: None,
+        };
+        let page = store
+            .list_by_age(&Filter::default(), order, &first)
+            .await
+            .unwrap();
+        assert_eq!(page.records.len(), 50);
+        // The copies have the time of their template, and those that have expired are passed over.
+        rows(&format!("a page by age, {order:?}"), 6 * 50 + DUE).await;
+    }
+}
+
+/// Numbers of matching records, and of pages with this limit.
+async fn found<S: Store>(store: &S, filter: &Filter, limit: u32) -> (u64, u64) {
+    let mut request = PageRequest { limit, after: None };
+    let mut records = 0;
+    for pages in 1.. {
+        let page = store.list(filter, &request).await.unwrap();
+        records += page.records.len() as u64;
+        request.after = page.next;
+        if request.after.is_none() {
+            return (records, pages);
+        }
+    }
+    unreachable!()
 }
 
 /// Reads all pages, and checks that each stuck record is on exactly one.

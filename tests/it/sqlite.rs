@@ -192,6 +192,7 @@ async fn a_pool_of_the_user_may_have_its_own_tables() {
             "idem_records_audit",
             "idem_records_fencing_floor",
             "idem_records_migrations",
+            "idem_records_operations",
             "idem_records_recovery",
             "idem_records_steps",
             "orders"
@@ -319,7 +320,7 @@ async fn tables_of_a_later_release_are_not_changed() {
     .await;
     let error = store.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("version 5"), "{error}");
+    assert!(error.to_string().contains("version 6"), "{error}");
 }
 
 #[tokio::test]

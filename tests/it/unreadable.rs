@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use idem_runtime::operator::{Counting, OperatorStore};
+use idem_runtime::operator::{Counting, OperatorStore, OptionalIndex};
 use idem_runtime::record::{OwnerLabel, Payload, RecordState, Timestamp};
 use idem_runtime::store::{
     AuditFilter, ClaimRequest, Cursor, Filter, PageRequest, Resolution, Unreadable,
@@ -140,7 +140,7 @@ async fn stuck_records_are_listed_beside_an_edited_one(tables: Tables) {
     let expected = (ids([&claims[0], &claims[1], &claims[3]]), ids([&claims[2]]));
     assert_eq!(listed(store, &stuck, 1).await, expected);
     assert_eq!(listed(store, &stuck, 100).await, expected);
-    store.create_stuck_index().await.unwrap();
+    store.create_index(OptionalIndex::Stuck).await.unwrap();
     assert_eq!(listed(store, &stuck, 1).await, expected);
     assert_eq!(listed(store, &stuck, 100).await, expected);
 }

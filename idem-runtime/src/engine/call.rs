@@ -374,6 +374,13 @@ impl Call {
         }))
     }
 
+    /// Key of the call, in its scope. `None` if the call is malformed, or if its key follows from the request.
+    #[cfg(feature = "http")]
+    pub(crate) fn scoped_key(&self) -> Option<Key> {
+        let inputs = self.0.as_ref().ok()?;
+        Some(inputs.key.clone()?.scoped(&inputs.scope))
+    }
+
     /// Path of the function that makes the call, if the macro has set it.
     pub(super) fn function_path(&self) -> Option<&'static str> {
         self.0.as_ref().ok()?.function

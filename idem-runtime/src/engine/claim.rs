@@ -230,6 +230,16 @@ impl<'o> Claimer<'o> {
     /// Publishes the result of the claim to the waiters. Leadership passes to the attempt that runs the body.
     fn conclude(&mut self, claimed: &Result<Claimed, Error>) {
         self.waiting = None;
+        if claimed.is_ok() {
+            let Prepared {
+                engine, runtime, ..
+            } = &*self.call;
+            let operation = &self.call.request.identity.operation;
+            let limit = engine.policy.store_timeout;
+            engine
+                .operation_names
+                .notice(operation, &engine.store, limit, runtime);
+        }
         match claimed {
             // The attempt has taken the leadership along. A call that is too late passes it on when the claimer is dropped:
             // after the release of a claim that was granted to it.

@@ -1,14 +1,14 @@
 //! Operations on records for operators: read, list, resolve and erase.
 
-use super::{Engine, TypedOperation};
+use super::{Engine, ScopeErasure, TypedOperation};
 use crate::codec::{EncodeError, StoredValue};
 use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
 use crate::key::{Identity, Operation, RecordId, Scope, ToKey, ToScope};
 use crate::policy::Policy;
 use crate::record::{Observation, Outcome, Payload, Record};
 use crate::store::{
-    Attempts, AuditFilter, AuditPage, AuditStore, Filter, ManualChange, Page, PageRequest, Purged,
-    Resolution, Resolved,
+    Attempts, AuditFilter, AuditPage, AuditStore, Filter, ListedRecord, ManualChange, Page,
+    PageRequest, Purged, Resolution, Resolved, ScopeFilter,
 };
 use crate::timing::bounded;
 
@@ -88,6 +88,55 @@ impl<'a> Records<'a> {
             key,
         };
         self.get(&RecordId::of(&identity)).await
+    }
+
+    /// Finds a key of this scope in every operation whose name the store has noted, by one read for each: also the records
+    /// that have expired and are not purged yet. The processes of a service note the names of their operations at the first
+    /// call. No index is needed.
+    ///
+    /// To find a key in any scope, [list](Self::list) the records with [`Filter::key`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidKey`], and [`Error::Store`], also if the store does not note operations: all stores of this crate do.
+    pub async fn find_in_all_operations(
+        self,
+        key: &(impl ToKey + ?Sized),
+        scope: &(impl ToScope + ?Sized),
+    ) -> Result<Vec<ListedRecord>, Error> {
+        let key = key.to_key()?;
+        let scope = key.scope().join(&scope.to_scope()?);
+        let mut found = Vec::new();
+        for operation in self.operations().await? {
+            let id = RecordId::of(&Identity {
+                scope: scope.clone(),
+                operation,
+                key: key.clone(),
+            });
+            let filter = Filter {
+                id: Some(id),
+                expired: true,
+                ..Filter::default()
+            };
+            let page = self.list(&filter, &PageRequest::default()).await?;
+            found.extend(page.records);
+        }
+        Ok(found)
+    }
+
+    /// Lists the names of the operations that the store has noted.
+    ///
+    /// # Errors
+    /// [`Error::Store`], also if the store does not note operations: all stores of this crate do.
+    pub async fn operations(self) -> Result<Vec<Operation>, Error> {
+        let store = self.0.store.operations().ok_or_else(|| {
+            StoreError::new(
+                StoreErrorKind::Other,
+                "this store does not note the names of operations; find a record by operation and key instead",
+            )
+        })?;
+        let mut names = bounded(self.policy().store_timeout, store.operations()).await?;
+        names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
+        Ok(names)
     }
 
     /// Reads the record with this id.
@@ -192,7 +241,7 @@ pub struct RecordChanges<'a> {
     change: &'a ManualChange,
 }
 
-impl RecordChanges<'_> {
+impl<'a> RecordChanges<'a> {
     /// Completes an interrupted or lapsed record of this operation with this value: the work was done, and replays return
     /// the value.
     ///
@@ -275,6 +324,21 @@ impl RecordChanges<'_> {
         let store = self.records.audit_store()?;
         let purged = store.purge_manually(limit, self.change);
         Ok(bounded(self.records.policy().store_timeout, purged).await?)
+    }
+
+    /// Erases everything that is kept about a scope: see [`ScopeErasure`]. Nothing is done before its first batch.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if every scope is meant, or if the store cannot erase scopes: all stores of this crate can, except
+    /// [`Moving`](crate::Moving), whose two stores are erased one by one.
+    pub fn erase_scope(self, scope: ScopeFilter) -> Result<ScopeErasure<'a>, Error> {
+        let store = self.records.0.store.erasure().ok_or_else(|| {
+            StoreError::new(
+                StoreErrorKind::Other,
+                "this store cannot erase a scope; list its records and erase them one by one",
+            )
+        })?;
+        ScopeErasure::new(self.records.0, store, self.change, scope)
     }
 
     /// Resolves a record, with an outcome that is encoded already. For programs that do not know the types of operations: a

@@ -12,6 +12,7 @@ use super::detached_tasks::DetachedTasks;
 use super::give_back::GiveBack;
 use super::interference::Interferes;
 use super::named::NamedFunctions;
+use super::operation_names::OperationNames;
 use super::replay_notes::ReplayNotes;
 use super::singleflight::SingleFlight;
 use crate::error::{StoreError, StoreErrorKind};
@@ -41,6 +42,7 @@ pub(super) struct Engine {
     pub(super) owner_label: OwnerLabel,
     pub(super) replay_notes: ReplayNotes,
     pub(super) functions: NamedFunctions,
+    pub(super) operation_names: OperationNames,
     pub(super) singleflight: SingleFlight,
     /// Leased claims.
     pub(super) admission: Arc<Admission>,
@@ -68,6 +70,7 @@ impl Engine {
         sink::describe();
         Self {
             functions: NamedFunctions::default(),
+            operation_names: OperationNames::new(store.operations().is_some()),
             singleflight: SingleFlight::default(),
             admission: Arc::new(Admission::new(&policy, ANSWER_SOON)),
             begins: Arc::new(Admission::new(&policy, ANSWER_SOON)),

@@ -18,18 +18,20 @@ use crate::key::RecordId;
 use crate::metrics::sink;
 use crate::record::{Observation, Outcome, Owner, Record, Timestamp};
 use crate::store::operator::{
-    Counting, Finding, MigrationPlan, OperatorStore, Stats, StepsOfRecord, StuckIndex,
+    AgeOrder, Counting, Finding, IndexState, KeptRecord, MigrationPlan, OperatorStore,
+    OptionalIndex, Stats, StepsOfRecord,
 };
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
 use crate::store::{
-    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite,
-    Filter, ImmediateStore, ManualChange, Page, PageRequest, Purged, RecoveryStore, Resolution,
-    Resolved, StepStore, Store,
+    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore,
+    FencedWrite, Filter, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged,
+    RecoveryStore, Resolution, Resolved, StepStore, Store,
 };
 
 #[cfg(feature = "redis")]
 mod breaker;
+mod erasure;
 mod local;
 #[cfg(feature = "redis")]
 mod shared;
@@ -490,6 +492,14 @@ impl<S: Store> Store for Cached<S> {
         self.store.attempts()
     }
 
+    fn erasure(&self) -> Option<&dyn ErasureStore> {
+        self.store.erasure().map(|_| self as &dyn ErasureStore)
+    }
+
+    fn operations(&self) -> Option<&dyn OperationStore> {
+        self.store.operations()
+    }
+
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
         self.store.recovery()
     }
@@ -622,12 +632,25 @@ impl<S: OperatorStore> OperatorStore for Cached<S> {
         self.store.apply_migrations().await
     }
 
-    async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError> {
-        self.store.stuck_index().await
+    async fn index(&self, index: OptionalIndex) -> Result<Option<IndexState>, StoreError> {
+        self.store.index(index).await
     }
 
-    async fn create_stuck_index(&self) -> Result<(), StoreError> {
-        self.store.create_stuck_index().await
+    async fn create_index(&self, index: OptionalIndex) -> Result<(), StoreError> {
+        self.store.create_index(index).await
+    }
+
+    async fn list_by_age(
+        &self,
+        filter: &Filter,
+        order: AgeOrder,
+        page: &PageRequest,
+    ) -> Result<Page, StoreError> {
+        self.store.list_by_age(filter, order, page).await
+    }
+
+    async fn kept(&self, id: &RecordId) -> Result<Option<KeptRecord>, StoreError> {
+        self.store.kept(id).await
     }
 }
 

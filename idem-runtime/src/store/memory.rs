@@ -3,7 +3,7 @@
 //! The rules are those of [`transitions`]. This module adds what makes them fast: `shard` finds records by their id and
 //! by the time at which they are due, and the store spreads the records over shards with a lock each.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::key::RecordId;
+use crate::key::{Identity, Operation, RecordId};
 use crate::mutex::lock;
 use crate::record::{
     FencingToken, Observation, Outcome, Owner, OwnerLabel, Payload, Record, Timestamp,
@@ -21,9 +21,9 @@ use crate::record::{
 use crate::store::transitions;
 use crate::store::{
     AttemptStore, Attempts, AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore,
-    AuditSubject, AuditedRecord, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
-    ImmediateStore, ManualChange, Page, PageRequest, Purged, Resolution, Resolved, SavedStep,
-    StepStore, Store,
+    AuditSubject, AuditedRecord, ClaimOutcome, ClaimRequest, Cursor, Erasure, ErasureStore,
+    FencedWrite, Filter, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged,
+    Redacted, Resolution, Resolved, SavedStep, ScopeFilter, StepStore, Store,
 };
 
 mod hasher;
@@ -49,6 +49,8 @@ pub struct MemoryStore {
     made: Instant,
     /// Entries of the audit with their numbers, the oldest first. Locked after a shard, never before one.
     audit: Mutex<VecDeque<(u64, AuditEntry)>>,
+    /// Names of operations that had records.
+    operations: Mutex<BTreeSet<String>>,
 }
 
 /// A power of two, at most 256: the first byte of a record's id selects its shard, so the order of shards follows the
@@ -75,6 +77,7 @@ impl MemoryStore {
             made_at: SystemTime::now().into(),
             made: Instant::now(),
             audit: Mutex::default(),
+            operations: Mutex::default(),
         }
     }
 
@@ -171,6 +174,33 @@ impl MemoryStore {
         }
     }
 
+    /// Adds to the number of the erasure's entry, which the first batch that erased something writes.
+    fn count_erased(&self, number: u64, erasure: &Erasure, change: &ManualChange) {
+        if number == 0 {
+            return;
+        }
+        for (_, entry) in &mut *lock(&self.audit) {
+            if let AuditSubject::Scope {
+                number: of, erased, ..
+            } = &mut entry.subject
+                && *of == erasure.number()
+            {
+                *erased += number;
+                return;
+            }
+        }
+        self.write_entry(AuditEntry {
+            at: self.now(),
+            change: change.clone(),
+            action: AuditAction::ErasedScope,
+            subject: AuditSubject::Scope {
+                id: erasure.audit_id(),
+                number: erasure.number(),
+                erased: number,
+            },
+        });
+    }
+
     /// Counts one more record, if there is room for it.
     fn reserve(&self) -> bool {
         if self.len.fetch_add(1, Ordering::Relaxed) < self.capacity {
@@ -265,31 +295,37 @@ impl Store for MemoryStore {
 
     async fn list(&self, filter: &Filter, page: &PageRequest) -> Result<Page, StoreError> {
         let (after, limit) = page.in_id_order()?;
-        let mut records = Vec::new();
-        for shard in after.as_ref().map_or(0, shard_of)..SHARDS {
+        let (mut records, mut owners) = (Vec::new(), Vec::new());
+        let shards = match &filter.id {
+            Some(id) => shard_of(id)..shard_of(id) + 1,
+            None => after.as_ref().map_or(0, shard_of)..SHARDS,
+        };
+        for shard in shards {
             let now = self.now();
             let mut shard = self.lock(shard);
-            let mut matching: Vec<&Record> = shard
+            let mut matching: Vec<_> = shard
                 .all(now)
-                .filter(|record| after.is_none_or(|id| record.id > id) && filter.matches(record))
+                .filter(|(record, owner)| {
+                    after.is_none_or(|id| record.id > id)
+                        && (filter.expired || !record.is_expired())
+                        && filter.matches(record)
+                        && filter.matches_owner(*owner)
+                })
                 .collect();
-            matching.sort_unstable_by_key(|record| record.id);
+            matching.sort_unstable_by_key(|(record, _)| record.id);
             // One record more than requested shows that there is a next page.
-            let missing = limit + 1 - records.len();
-            records.extend(matching.into_iter().take(missing).cloned());
+            let missing = limit.saturating_add(1) - records.len();
+            for (record, owner) in matching.into_iter().take(missing) {
+                records.push(record.clone());
+                owners.push(owner.cloned());
+            }
             if records.len() > limit {
                 break;
             }
         }
         let mut page = Page::in_id_order(records, filter, limit);
-        for listed in &mut page.records {
-            let id = &listed.record.id;
-            // Another attempt may have begun since the listing: its owner is not the one of this record.
-            let mut shard = self.shard(id);
-            let now = shard.live(id, self.now());
-            if now.is_some_and(|now| now.fencing_token == listed.record.fencing_token) {
-                listed.owner = shard.owner(id).cloned();
-            }
+        for (listed, owner) in page.records.iter_mut().zip(owners) {
+            listed.owner = owner;
         }
         Ok(page)
     }
@@ -329,6 +365,14 @@ impl Store for MemoryStore {
     }
 
     fn attempts(&self) -> Option<&dyn AttemptStore> {
+        Some(self)
+    }
+
+    fn erasure(&self) -> Option<&dyn ErasureStore> {
+        Some(self)
+    }
+
+    fn operations(&self) -> Option<&dyn OperationStore> {
         Some(self)
     }
 
@@ -418,6 +462,62 @@ impl AuditStore for MemoryStore {
             entries: found.into_iter().map(|(_, entry)| entry).collect(),
             unreadable: Vec::new(),
         })
+    }
+}
+
+#[async_trait]
+impl ErasureStore for MemoryStore {
+    async fn erase_all(
+        &self,
+        records: &[Observation],
+        erasure: &Erasure,
+        change: &ManualChange,
+    ) -> Result<Vec<RecordId>, StoreError> {
+        let (mut gone, mut erased) = (Vec::new(), 0);
+        for observed in records {
+            let id = observed.id;
+            match self.shard(&id).erase(&id, self.now()) {
+                Some(true) => erased += 1,
+                Some(false) => continue,
+                None => {}
+            }
+            gone.push(id);
+        }
+        self.len.fetch_sub(erased, Ordering::Relaxed);
+        self.count_erased(erased as u64, erasure, change);
+        Ok(gone)
+    }
+
+    async fn redact_audit(
+        &self,
+        scope: &ScopeFilter,
+        _: Option<&Cursor>,
+    ) -> Result<Redacted, StoreError> {
+        let mut entries = 0;
+        for (_, entry) in &mut *lock(&self.audit) {
+            if let AuditSubject::Record(record) = &mut entry.subject {
+                let is_of_scope = |identity: &mut Identity| scope.matches(&identity.scope);
+                entries += u64::from(record.identity.take_if(is_of_scope).is_some());
+            }
+        }
+        Ok(Redacted {
+            entries,
+            next: None,
+        })
+    }
+}
+
+#[async_trait]
+impl OperationStore for MemoryStore {
+    async fn note_operation(&self, operation: &Operation) -> Result<(), StoreError> {
+        lock(&self.operations).insert(operation.as_str().to_owned());
+        Ok(())
+    }
+
+    async fn operations(&self) -> Result<Vec<Operation>, StoreError> {
+        let operations = lock(&self.operations);
+        let names = operations.iter().cloned();
+        Ok(names.filter_map(|name| Operation::new(name).ok()).collect())
     }
 }
 

@@ -16,9 +16,9 @@ use crate::record::{
     FencingToken, Observation, OnCrash, Outcome, Owner, OwnerLabel, Payload, Record, Timestamp,
 };
 use crate::store::{
-    AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
-    Granted, ImmediateStore, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution,
-    Resolved, SavedStep, StepStore, Store,
+    AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, ErasureStore,
+    FencedWrite, Filter, Granted, ImmediateStore, OperationStore, Page, PageRequest, Purged,
+    RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 mod place;
@@ -376,6 +376,16 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
     /// Records are changed manually in the store that has them.
     fn audit(&self) -> Option<&dyn AuditStore> {
         None
+    }
+
+    /// Records are erased in the store that has them.
+    fn erasure(&self) -> Option<&dyn ErasureStore> {
+        None
+    }
+
+    /// The names of operations stay with the new store.
+    fn operations(&self) -> Option<&dyn OperationStore> {
+        self.new.operations()
     }
 
     fn attempts(&self) -> Option<&dyn AttemptStore> {

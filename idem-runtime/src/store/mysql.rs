@@ -10,11 +10,11 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
+use crate::record::{FencingToken, Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
-    self, Backend, Batcher, Connections, InTransaction, OperatorStatements, Query, SqlOperator,
-    SqlStore, Statement, Table,
+    self, Backend, Batcher, Connections, InTransaction, Query, SqlOperator, SqlStore, Table,
+    Template,
 };
 use crate::store::{
     ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved, TransactionalStore as _,
@@ -362,6 +362,15 @@ impl MySqlStore {
 }
 
 impl SqlStore for MySqlStore {
+    fn template(&self) -> Template {
+        let is_galera = self.statements.is_galera();
+        MySqlStatements::template(&self.statements.table, On::Pool, is_galera)
+    }
+
+    fn table_name(&self) -> &str {
+        &self.statements.table.name
+    }
+
     fn claim_concurrency(&self) -> usize {
         match self.returns_rows.load(Ordering::Relaxed) {
             true => sql::concurrency::BATCHED,
@@ -444,6 +453,11 @@ impl SqlStore for MySqlStore {
         Ok(Resolved::Done)
     }
 
+    /// As above.
+    async fn before_erasing_all(&self, highest: FencingToken) -> Result<(), StoreError> {
+        fencing_floor::raise_above(self, highest).await
+    }
+
     async fn resolve(
         &self,
         observed: &Observation,
@@ -465,16 +479,6 @@ impl SqlStore for MySqlStore {
 sql::store!(MySqlStore);
 
 impl SqlOperator for MySqlStore {
-    fn operator_statements(&self) -> OperatorStatements {
-        let is_galera = self.statements.is_galera();
-        let table = &self.statements.table;
-        OperatorStatements::new(MySqlStatements::template(table, On::Pool, is_galera))
-    }
-
-    fn define_stuck_index(&self) -> Statement {
-        statements::DIALECT.define_stuck_index(&self.statements.table)
-    }
-
     async fn plan(&self) -> Result<MigrationPlan, StoreError> {
         migrate::plan(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }

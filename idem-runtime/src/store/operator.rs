@@ -15,7 +15,8 @@ use crate::error::StoreError;
 ))]
 use crate::error::causes::with_causes;
 use crate::key::RecordId;
-use crate::store::{Store, Unreadable};
+use crate::record::Payload;
+use crate::store::{Attempts, Filter, Page, PageRequest, Store, Unreadable};
 
 mod explain;
 mod stats;
@@ -31,7 +32,7 @@ pub(crate) use self::stats::{Groups, Scanned};
 /// [`Store`] that operators inspect. The SQL stores and the Redis store implement it.
 ///
 /// # Cancel safety
-/// All methods except [`apply_migrations`](Self::apply_migrations) and [`create_stuck_index`](Self::create_stuck_index)
+/// All methods except [`apply_migrations`](Self::apply_migrations) and [`create_index`](Self::create_index)
 /// only read.
 #[async_trait]
 pub trait OperatorStore: Store {
@@ -78,15 +79,14 @@ pub trait OperatorStore: Store {
     /// migration is. Call this method again.
     async fn apply_migrations(&self) -> Result<(), StoreError>;
 
-    /// Looks for the optional index of stuck records, with which [`Store::list`] finds them at once. `None` for a store
-    /// without tables.
+    /// Looks for an optional index, with which [`Store::list`] finds records at once. `None` for a store without tables.
     ///
     /// # Errors
     /// Those of any read.
-    async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError>;
+    async fn index(&self, index: OptionalIndex) -> Result<Option<IndexState>, StoreError>;
 
-    /// Creates the optional index of stuck records, if it is missing. Each call pays for it, see the chapter "Records that
-    /// are stuck" of the book. Does nothing in a store without tables.
+    /// Creates an optional index, if it is missing. Each call pays for it, see the chapter "Find a record" of the book. Does
+    /// nothing in a store without tables.
     ///
     /// Calls go on meanwhile. In SQLite they wait for the statement, which takes about a second for a million records.
     ///
@@ -96,7 +96,27 @@ pub trait OperatorStore: Store {
     ///
     /// # Cancel safety
     /// If the future is dropped, the index is created, not created, or on PostgreSQL left unusable. Call this method again.
-    async fn create_stuck_index(&self) -> Result<(), StoreError>;
+    async fn create_index(&self, index: OptionalIndex) -> Result<(), StoreError>;
+
+    /// Lists a page of matching records by the time of their first claim. A record whose key is claimed anew after it expired
+    /// gets a new time, and may be on two pages or on none.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Other`](crate::error::StoreErrorKind::Other) if the store has no index of ages
+    /// ([`OptionalIndex::Age`]); and those of any read.
+    async fn list_by_age(
+        &self,
+        filter: &Filter,
+        order: AgeOrder,
+        page: &PageRequest,
+    ) -> Result<Page, StoreError>;
+
+    /// Reads everything that the store keeps with a record, also if the record has expired: the record with its result, its
+    /// attempts, its saved steps, and its recovery input. `None` if there is no record.
+    ///
+    /// # Errors
+    /// Those of any read.
+    async fn kept(&self, id: &RecordId) -> Result<Option<KeptRecord>, StoreError>;
 }
 
 /// A pointer to a store is that store.
@@ -126,12 +146,25 @@ impl<S: OperatorStore + ?Sized> OperatorStore for Arc<S> {
         (**self).apply_migrations().await
     }
 
-    async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError> {
-        (**self).stuck_index().await
+    async fn index(&self, index: OptionalIndex) -> Result<Option<IndexState>, StoreError> {
+        (**self).index(index).await
     }
 
-    async fn create_stuck_index(&self) -> Result<(), StoreError> {
-        (**self).create_stuck_index().await
+    async fn create_index(&self, index: OptionalIndex) -> Result<(), StoreError> {
+        (**self).create_index(index).await
+    }
+
+    async fn list_by_age(
+        &self,
+        filter: &Filter,
+        order: AgeOrder,
+        page: &PageRequest,
+    ) -> Result<Page, StoreError> {
+        (**self).list_by_age(filter, order, page).await
+    }
+
+    async fn kept(&self, id: &RecordId) -> Result<Option<KeptRecord>, StoreError> {
+        (**self).kept(id).await
     }
 }
 
@@ -318,12 +351,65 @@ pub struct PendingMigration {
     pub sql: String,
 }
 
-/// Optional index of stuck records.
+/// Index that an operator may create, to find records at once. Each call pays for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OptionalIndex {
+    /// Of stuck records.
+    Stuck,
+    /// Of keys.
+    Key,
+    /// Of scopes, also of those inside of another. The portable form of PostgreSQL finds single scopes alone.
+    Scope,
+    /// Of the labels of owners.
+    Owner,
+    /// Of the times of first claims.
+    Age,
+}
+
+impl OptionalIndex {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Stuck, Self::Key, Self::Scope, Self::Owner, Self::Age];
+
+    /// Name for the command line, and end of the name of the index.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stuck => "stuck",
+            Self::Key => "key",
+            Self::Scope => "scope",
+            Self::Owner => "owner",
+            Self::Age => "age",
+        }
+    }
+}
+
+/// State of an optional index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct StuckIndex {
+pub struct IndexState {
     /// True if the index exists and can be used.
     pub exists: bool,
     /// Statement that creates the index. On PostgreSQL it must not run in a transaction.
     pub sql: String,
+}
+
+/// Order of records by the time of their first claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgeOrder {
+    /// The oldest first.
+    OldestFirst,
+    /// The newest first.
+    NewestFirst,
+}
+
+/// Everything that a store keeps with a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeptRecord {
+    /// The record with its result, and its attempts.
+    pub attempts: Attempts,
+    /// Saved steps, with their results.
+    pub steps: StepsOfRecord,
+    /// Recovery input, with the number of recoveries that were begun with it.
+    pub recovery_input: Option<(Payload, u32)>,
 }

@@ -8,10 +8,10 @@ use tokio::sync::OnceCell;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
-use crate::store::operator::{Finding, MigrationPlan};
+use crate::store::operator::{Finding, MigrationPlan, OptionalIndex};
 use crate::store::sql::{
-    self, Backend, Batcher, Connections, OperatorStatements, Query, Readable, Returning,
-    SqlOperator, SqlStore, Statement, Table,
+    self, Backend, Batcher, Connections, Query, Readable, Returning, SqlOperator, SqlStore,
+    Statement, Table, Template,
 };
 use crate::store::{ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved};
 
@@ -374,6 +374,23 @@ impl Backend for PostgresStore {
 }
 
 impl SqlStore for PostgresStore {
+    fn template(&self) -> Template {
+        let form = match self.forms.is_portable() {
+            true => PostgresForm::Portable,
+            false => PostgresForm::Standard,
+        };
+        PostgresStatements::template(&self.forms.table, form, On::Pool)
+    }
+
+    fn table_name(&self) -> &str {
+        &self.forms.table.name
+    }
+
+    /// Databases that are only similar to PostgreSQL compare texts in their own ways.
+    fn finds_inner_scopes(&self) -> bool {
+        !self.forms.is_portable()
+    }
+
     fn claim_concurrency(&self) -> usize {
         match self.forms.is_portable() {
             true => sql::concurrency::of_pool(self.pool.options().get_max_connections()),
@@ -476,19 +493,6 @@ impl Returning for PostgresStore {
 sql::store!(PostgresStore);
 
 impl SqlOperator for PostgresStore {
-    fn operator_statements(&self) -> OperatorStatements {
-        let form = match self.forms.is_portable() {
-            true => PostgresForm::Portable,
-            false => PostgresForm::Standard,
-        };
-        let table = &self.forms.table;
-        OperatorStatements::new(PostgresStatements::template(table, form, On::Pool))
-    }
-
-    fn define_stuck_index(&self) -> Statement {
-        statements::DIALECT.define_stuck_index(&self.forms.table)
-    }
-
     async fn plan(&self) -> Result<MigrationPlan, StoreError> {
         migrate::plan_for_records(&self.pool, &self.forms).await
     }
@@ -498,8 +502,11 @@ impl SqlOperator for PostgresStore {
     }
 
     /// A `CREATE INDEX CONCURRENTLY` that fails leaves an index that costs writes and that no plan uses.
-    async fn drop_unusable_stuck_index(&self) -> Result<(), StoreError> {
-        let index = self.forms.table.quoted('"', "_stuck");
+    async fn drop_unusable_index(&self, index: OptionalIndex) -> Result<(), StoreError> {
+        let index = self
+            .forms
+            .table
+            .quoted('"', &format!("_{}", index.as_str()));
         let drop = format!("DROP INDEX CONCURRENTLY IF EXISTS {index}");
         let drop = Statement::new(&drop, statements::DIALECT.placeholders);
         self.write(drop.query()).await.map(|_| ())

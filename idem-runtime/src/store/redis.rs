@@ -20,6 +20,7 @@ mod connection;
 mod decode;
 mod doctor;
 mod endpoint;
+mod erasure;
 mod errors;
 mod eviction;
 mod first_claims;
@@ -72,6 +73,9 @@ use scripts::ScriptCall;
 /// - to list and to purge: `+scan +strlen`
 /// - to count records, for operators: `+scan +dbsize`
 /// - to change records manually: `+rpush +ltrim`
+/// - to note the names of operations, which `idem find` reads: `+sadd`
+/// - to find a key in all operations: `+smembers`
+/// - to erase a scope: `+rpush +lrange +lset`
 /// - to read the audit of manual changes: `+scan +lrange`
 /// - for the warning about eviction: `+info`
 /// - to wait for replicas: `+wait`

@@ -16,7 +16,9 @@ mod batch;
 mod cancel;
 pub(super) mod concurrency;
 mod connections;
+mod erasure;
 mod flushers;
+mod listing;
 mod operator;
 mod query;
 mod recovery_table;
@@ -56,7 +58,11 @@ pub(super) use connections::TOO_MANY_CONNECTIONS;
 pub(super) use connections::TakenConnection;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use connections::later_refusal;
-pub(super) use operator::{OperatorStatements, SqlOperator, migration_plan};
+pub(super) use erasure::{erase_in, erasure_store, note_operation, operations, redact_audit};
+pub(super) use listing::list;
+#[cfg(all(test, any(feature = "postgres", feature = "mysql")))]
+pub(super) use operator::OperatorStatements;
+pub(super) use operator::{SqlOperator, migration_plan};
 #[cfg(feature = "postgres")]
 pub(super) use query::Bound;
 pub(super) use query::{Placeholders, Query, Statement};
@@ -97,7 +103,7 @@ pub(super) use transitions::release;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transitions::resolve;
 pub(super) use transitions::{
-    Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, get, interrupt, list,
+    Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, get, interrupt,
     note_replay, now, renew, save_new_step, take_over, take_over_query, too_many_conflicts,
 };
 

@@ -15,8 +15,7 @@ use crate::random;
 use crate::record::{Observation, Record, Timestamp};
 use crate::store::operator::{Finding, MigrationPlan};
 use crate::store::sql::{
-    self, Backend, Batcher, OperatorStatements, Query, Returning, SqlOperator, SqlStore, Statement,
-    Table,
+    self, Backend, Batcher, Query, Returning, SqlOperator, SqlStore, Table, Template,
 };
 use crate::store::{ClaimOutcome, ClaimRequest, Purged};
 
@@ -365,6 +364,15 @@ impl Backend for SqliteStore {
 }
 
 impl SqlStore for SqliteStore {
+    fn template(&self) -> Template {
+        let table = &self.statements.table;
+        statements::DIALECT.template_of_records(table)
+    }
+
+    fn table_name(&self) -> &str {
+        &self.statements.table.name
+    }
+
     fn claim_concurrency(&self) -> usize {
         sql::concurrency::BATCHED
     }
@@ -403,15 +411,6 @@ impl Returning for SqliteStore {
 sql::store!(SqliteStore);
 
 impl SqlOperator for SqliteStore {
-    fn operator_statements(&self) -> OperatorStatements {
-        let table = &self.statements.table;
-        OperatorStatements::new(statements::DIALECT.template_of_records(table))
-    }
-
-    fn define_stuck_index(&self) -> Statement {
-        statements::DIALECT.define_stuck_index(&self.statements.table)
-    }
-
     async fn plan(&self) -> Result<MigrationPlan, StoreError> {
         migrate::plan(&self.pool, &self.statements.table, &migrate::RECORDS).await
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
+use idem_runtime::Store as _;
 use idem_runtime::record::RecordState;
 use idem_tests::on_stores;
 
@@ -13,6 +14,7 @@ on_stores! { [operators] Site::open:
     an_operator_sees_only_the_scopes_of_the_guard,
     an_operator_of_single_scopes_learns_no_number_of_others,
     a_list_continues_where_its_page_ended,
+    a_key_is_searched_in_all_operations,
 }
 
 async fn an_operator_sees_only_the_scopes_of_the_guard(site: Site) {
@@ -66,6 +68,32 @@ async fn an_operator_sees_only_the_scopes_of_the_guard(site: Site) {
         !audit.contains("other-key") && !audit.contains("checked"),
         "{audit}"
     );
+}
+
+/// A search without an operation finds the key of a scope, also in the form of the header, and nothing of other scopes.
+async fn a_key_is_searched_in_all_operations(site: Site) {
+    let id = site.interrupted("tenant-3/ann", "order 1").await;
+    site.interrupted("tenant-33", "order 1").await;
+    let record = site.idem.records().get(&id).await.unwrap().unwrap();
+    let operations = site.idem.store().operations().unwrap();
+    operations
+        .note_operation(&record.identity.operation)
+        .await
+        .unwrap();
+    for (operator, scope, key, is_found) in [
+        (BOB, "tenant-3\r\nann", "order 1", true),
+        (BOB, "tenant-3\r\nann", "\"order 1\"", true),
+        (BOB, "tenant-3", "order 1", false),
+        ("bob scope=tenant-3", "tenant-3\r\nann", "order 1", true),
+        ("bob scope=tenant-33", "tenant-3\r\nann", "order 1", false),
+        (BOB, "", "order 1", false),
+    ] {
+        let form = [("key", key), ("scope", scope)];
+        let found = site.post(operator, "/search", &form).await;
+        assert_eq!(found.status, StatusCode::OK);
+        let is_listed = found.body.contains(&id.to_string());
+        assert_eq!(is_listed, is_found, "{operator} {scope:?} {key}");
+    }
 }
 
 /// Every page is the same, whatever there is in other scopes.

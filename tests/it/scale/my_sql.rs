@@ -7,7 +7,7 @@ use idem_tests::backends;
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
-use super::{COPIED, batches, look, look_for_stuck, templates};
+use super::{COPIED, batches, look, look_for_stuck, search, templates};
 
 async fn examined(pool: &MySqlPool) -> u64 {
     let show = "SHOW SESSION STATUS LIKE 'Handler_read%'";
@@ -67,7 +67,8 @@ async fn a_look_reads_a_bounded_part_of(database: MySqlPool) {
         println!("{what}: {spent} rows");
         assert!(spent <= at_most, "{what}: {spent} rows");
     };
-    look(&store, rows).await;
-    look_for_stuck(&store, rows).await;
+    look(&store, &rows).await;
+    look_for_stuck(&store, &rows).await;
+    search(&store, &rows).await;
     pool.close().await;
 }

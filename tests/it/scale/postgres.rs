@@ -7,7 +7,7 @@ use idem_tests::backends;
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _};
 
-use super::{COPIED, batches, look, look_for_stuck, templates};
+use super::{COPIED, batches, look, look_for_stuck, search, templates};
 
 async fn examined(pool: &PgPool) -> u64 {
     // A session reports its counts after a while, or when it is told to.
@@ -53,7 +53,8 @@ async fn a_look_reads_a_bounded_part_of_postgres() {
         println!("{what}: {spent} rows");
         assert!(spent <= at_most, "{what}: {spent} rows");
     };
-    look(&store, rows).await;
-    look_for_stuck(&store, rows).await;
+    look(&store, &rows).await;
+    look_for_stuck(&store, &rows).await;
+    search(&store, &rows).await;
     pool.close().await;
 }

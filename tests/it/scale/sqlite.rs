@@ -7,7 +7,7 @@ use idem_runtime::SqliteStore;
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqlitePoolOptions;
 
-use super::{COPIED, batches, look, look_for_stuck, templates};
+use super::{COPIED, batches, look, look_for_stuck, search, templates};
 
 /// Number of steps between two reports.
 const STEPS: i32 = 100;
@@ -54,6 +54,7 @@ async fn a_look_reads_a_bounded_part_of_sqlite() {
         println!("{what}: {spent} steps");
         assert!(spent / STEPS_PER_ROW <= at_most, "{what}: {spent} steps");
     };
-    look(&store, rows).await;
-    look_for_stuck(&store, rows).await;
+    look(&store, &rows).await;
+    look_for_stuck(&store, &rows).await;
+    search(&store, &rows).await;
 }

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use ::redis::Value;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use super::breaker::{Breaker, Permit};
 use super::wire::{self, Freshness};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
 use crate::metrics::CacheAction;
-use crate::record::{FencingToken, Record, Timestamp};
+use crate::record::{FencingToken, Observation, Record, Timestamp};
 use crate::store::redis::RedisConnection;
 use crate::store::redis::scripts::{LoadableScript, ScriptCall};
 
@@ -167,6 +168,25 @@ impl RedisCache {
             .number(fencing_token.number())
             .number(TOMBSTONE_TTL.as_millis() as i64);
         self.run(permit, &call, number).await.is_some()
+    }
+
+    /// Writes the tombstones of these records, a few at a time. Returns true if Redis acknowledged all of them.
+    pub(super) async fn write_tombstones(&self, records: &[Observation]) -> bool {
+        let mut written = true;
+        for records in records.chunks(MAX_CONCURRENT_PUTS) {
+            let mut writing = JoinSet::new();
+            for Observation {
+                id, fencing_token, ..
+            } in records.iter().copied()
+            {
+                let cache = self.clone();
+                writing.spawn(async move { cache.write_tombstone(&id, fencing_token).await });
+            }
+            while let Some(done) = writing.join_next().await {
+                written &= done.unwrap_or(false);
+            }
+        }
+        written
     }
 
     /// Writes the tombstone again, in the background, when reads from before the erasure can no longer be put. The

@@ -85,15 +85,15 @@ impl Shard {
         found == Some(fencing_token) && slot.log.note_replay(&slot.record, by)
     }
 
-    /// Returns the label of the owner of the current or last attempt.
-    pub(super) fn owner(&self, id: &RecordId) -> Option<&OwnerLabel> {
-        self.slots.get(id)?.log.owner()
-    }
-
-    /// Returns all records that have not expired, in no order.
-    pub(super) fn all(&mut self, now: Timestamp) -> impl Iterator<Item = &Record> {
-        let live = self.slots.values_mut().filter_map(move |slot| slot.at(now));
-        live.map(|record| &*record)
+    /// Returns all records, expired or not, in no order, each with the label of the owner of its current or last attempt.
+    pub(super) fn all(
+        &mut self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (&Record, Option<&OwnerLabel>)> {
+        self.slots.values_mut().map(move |slot| {
+            slot.record.read_at = now;
+            (&*slot.record, slot.log.owner())
+        })
     }
 
     /// Claims an existing record, or replaces it if it has expired. Returns `None` if there is no record yet.
@@ -237,6 +237,19 @@ impl Shard {
             enqueue(&mut self.queue, slot);
         }
         Resolved::Done
+    }
+
+    /// Deletes a record, expired or not. Returns false if the lease of its owner is valid, and `None` if there is no record.
+    pub(super) fn erase(&mut self, id: &RecordId, now: Timestamp) -> Option<bool> {
+        let slot = self.slots.get_mut(id)?;
+        slot.record.read_at = now;
+        if slot.record.state == RecordState::Running && !slot.record.is_lapsed() {
+            return Some(false);
+        }
+        self.fencing_floor = self.fencing_floor.max(Some(slot.record.fencing_token));
+        self.slots.remove(id);
+        self.drop_stale_entries();
+        Some(true)
     }
 
     /// Removes expired records, and marks abandoned ones as interrupted. `budget` is the number of entries that it may

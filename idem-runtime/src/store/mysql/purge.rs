@@ -171,7 +171,7 @@ impl Due {
             if !ids.is_empty() {
                 // Hexadecimal digits need no escapes.
                 let ids_as_json = format!("[\"{}\"]", ids.join("\",\""));
-                on.write(statements.purge_delete.query().text(&*ids_as_json))
+                on.write(statements.shared.erase_all.query().text(&*ids_as_json))
                     .await?;
             }
             removed = ids.len() as u64;

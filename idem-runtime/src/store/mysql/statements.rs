@@ -111,8 +111,6 @@ declare_statements! {
         raise_floor,
         /// Locks the records to delete, in a transaction; returns the id of each in hexadecimal digits, and its state.
         purge_lock,
-        /// Deletes locked records; the parameter is a JSON array of ids.
-        purge_delete,
         purge_interrupt,
         purge_requeue,
         /// Changes the record of an owner, for transactions on servers of which several accept writes.

@@ -69,12 +69,49 @@ x''
 UNION ALL
 (SELECT {listed_columns} FROM {records} FORCE INDEX (`{stuck_index}`) WHERE state = 'interrupted' AND {listed})
 
--- part: find_stuck_index
+-- part: find_index
 SELECT count(*) FROM information_schema.statistics
-WHERE table_schema = {schema_name} AND table_name = {table_name} AND index_name = '{stuck_index}' AND seq_in_index = 1
+WHERE table_schema = {schema_name} AND table_name = {table_name} AND index_name = ?1 AND seq_in_index = 1
 
--- part: define_stuck_index
-CREATE INDEX `{stuck_index}` ON {records} (state)
+-- part: hint
+FORCE INDEX (`{index_name}`)
+
+-- part: scope_bound
+{it}
+
+-- part: scope_index
+scope(255)
+
+-- part: stuck_columns
+state
+
+-- part: scope_sorted
+scope
+
+-- part: define_index
+CREATE INDEX `{index_name}` ON {records} ({index_columns})
+
+-- part: scope_begins_with
+left(scope, char_length({it})) = {it}
+
+-- part: ids
+-- Ids in a parameter, as a JSON array of hexadecimal digits.
+JSON_TABLE(?1, '$[*]' COLUMNS (p_id CHAR(64) PATH '$')) AS a
+
+-- part: from_ids
+-- Found one by one: a scan would lock all rows.
+FROM {ids} STRAIGHT_JOIN {records} FORCE INDEX (PRIMARY) ON id = UNHEX(a.p_id) WHERE true
+
+-- part: lock_free
+-- The ids are in order, so two erasures are no deadlock.
+FOR UPDATE SKIP LOCKED
+
+-- part: erase_all
+-- The server counts deleted steps and inputs as well, so the number of rows is not that of the records.
+DELETE {any_rows} r, s, v FROM {ids} STRAIGHT_JOIN {with_dependents:UNHEX(a.p_id)}
+
+-- part: unless_noted
+ON DUPLICATE KEY UPDATE name = VALUES(name)
 
 -- part: alone
 -- MariaDB tells by the settings that each statement begins with, and MySQL does not tell.
@@ -355,12 +392,6 @@ WHERE one = 1 AND fencing_token < ?1
 SELECT HEX(r.id), r.state FROM {due_records}
 WHERE ({purgeable:r.}) AND r.fencing_token <= ?3
 FOR UPDATE
-
--- name: purge_delete
--- The transaction has locked and checked the records. The server counts deleted steps and inputs as well, so the number of
--- rows is not that of the records.
-DELETE {any_rows} r, s, v
-FROM JSON_TABLE(?1, '$[*]' COLUMNS (p_id CHAR(64) PATH '$')) AS a STRAIGHT_JOIN {with_dependents:UNHEX(a.p_id)}
 
 -- name: purge_interrupt
 -- As above. The owner may have renewed its lease.

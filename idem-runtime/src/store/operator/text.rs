@@ -8,6 +8,7 @@ use crate::calendar::civil;
 use crate::error::causes;
 use crate::key::hex;
 use crate::record::{Record, RecordState, Timestamp};
+use idem_store::structured;
 
 /// An error and its causes as one text. A cause that the text before it repeats is left out.
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
@@ -36,6 +37,14 @@ pub fn key(text: &str) -> String {
         true => format!("\"{}\"", shown(text)),
         false => shown(text),
     }
+}
+
+/// Keys that an operator may mean by a text: the text itself, and if the text has the form of the header `Idempotency-Key`, a
+/// string in quotation marks, the key in it.
+pub fn keys_meant(text: &str) -> Vec<String> {
+    let mut keys = vec![text.to_owned()];
+    keys.extend(structured::read(structured::trim(text.as_bytes())));
+    keys
 }
 
 fn is_hidden(character: char) -> bool {

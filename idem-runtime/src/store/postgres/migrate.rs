@@ -25,15 +25,17 @@ const RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/postgres/0002_attempts.sql"),
         include_str!("../../../migrations/postgres/0003_audit.sql"),
         include_str!("../../../migrations/postgres/0004_claims.sql"),
+        include_str!("../../../migrations/postgres/0006_operations.sql"),
     ],
 };
 
 /// Migrations of the tables of records in the portable form.
 const PORTABLE_RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
-    versions: &[include_str!(
-        "../../../migrations/postgres/portable/0001_records.sql"
-    )],
+    versions: &[
+        include_str!("../../../migrations/postgres/portable/0001_records.sql"),
+        include_str!("../../../migrations/postgres/portable/0003_operations.sql"),
+    ],
 };
 
 declare_statements! {

@@ -180,11 +180,14 @@ mod tests {
     #[test]
     fn statements_on_the_pool_fail_in_a_transaction_that_was_left_open() {
         // They read no records, or run only in transactions.
-        const OTHERS: [&str; 9] = [
+        const OTHERS: [&str; 12] = [
             "now",
-            "has_stuck_index",
+            "has_index",
             "write_entry",
             "write_purge",
+            "count_erased",
+            "write_erasure",
+            "note_operation",
             "claim_locked",
             "insert_ended",
             "was_committed",

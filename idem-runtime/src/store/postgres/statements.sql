@@ -58,13 +58,49 @@ length({it}payload)::bigint
 -- The planner takes the partial index only if the condition says what it holds.
 SELECT {listed_columns} FROM {records} WHERE state IN ('running', 'interrupted') AND {listed}
 
--- part: find_stuck_index
+-- part: find_index
 -- An index that is not valid is still being built, or building it has failed.
 SELECT count(*) FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
-WHERE i.indrelid = '{records}'::regclass AND c.relname = '{stuck_index}' AND i.indisvalid
+WHERE i.indrelid = '{records}'::regclass AND c.relname = ?1 AND i.indisvalid
 
--- part: define_stuck_index
-CREATE INDEX CONCURRENTLY "{stuck_index}" ON {records} (id) WHERE state IN ('running', 'interrupted')
+-- part: hint
+-- The planner takes the index that serves both the condition and the order.
+
+-- part: scope_bound
+left({it}, 255)
+
+-- part: scope_index
+(left(scope, 255)) COLLATE "C"
+
+-- part: stuck_columns
+id
+
+-- part: scope_sorted
+-- A scope may be longer than an entry of an index, and its parts are compared by their bytes.
+left(scope, 255) COLLATE "C"
+
+-- part: define_index
+CREATE INDEX CONCURRENTLY "{index_name}" ON {records} ({index_columns}) {index_rows}
+
+-- part: scope_begins_with
+left(scope, length({it})) = {it}
+
+-- part: ids
+-- Ids in a parameter, as a JSON array of hexadecimal digits.
+(SELECT decode(hex, 'hex') FROM unnest(string_to_array(translate(?1, '["]', ''), ',')) AS hex)
+
+-- part: from_ids
+FROM {records} WHERE id IN {ids}
+
+-- part: lock_free
+-- In one order, so that two erasures are no deadlock.
+ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- part: erase_all
+{erase_begin} WHERE id IN {ids} AND {alone} {erase_end}
+
+-- part: unless_noted
+ON CONFLICT (name) DO NOTHING
 
 -- part: lock
 FOR UPDATE

@@ -61,7 +61,7 @@ impl RedisStore {
     }
 
     /// Finds the records that have an audit.
-    async fn audited(&self) -> Result<Vec<RecordId>, StoreError> {
+    pub(super) async fn audited(&self) -> Result<Vec<RecordId>, StoreError> {
         let mut ids = Vec::new();
         for primary in self.connection.primaries(self.timeout).await? {
             let mut cursor = b"0".to_vec();
@@ -80,7 +80,7 @@ impl RedisStore {
     }
 
     /// Reads the entries of one record.
-    async fn entries(&self, id: &RecordId) -> Result<Entries, StoreError> {
+    pub(super) async fn entries(&self, id: &RecordId) -> Result<Entries, StoreError> {
         let key = self.audit_key(id);
         let answer = self.read(&ScriptCall::new(&scripts::AUDIT, &key)).await;
         let entries = match answer {
@@ -222,7 +222,7 @@ impl<'a> PurgeNote<'a> {
 }
 
 /// Decodes an entry: time, actor, reason and action, each in a line; then state, fencing token and attempt of a record and
-/// its request, or the counts of a purge.
+/// its request, or the counts of a purge, or number and count of an erasure.
 fn decode_entry(id: &RecordId, bytes: &[u8]) -> Option<AuditEntry> {
     let mut parts = bytes.splitn(8, |byte| *byte == b'\n');
     let mut text = || std::str::from_utf8(parts.next()?).ok();
@@ -236,12 +236,22 @@ fn decode_entry(id: &RecordId, bytes: &[u8]) -> Option<AuditEntry> {
             abandoned: count()?,
             interrupted: count()?,
         }
+    } else if action == AuditAction::ErasedScope {
+        AuditSubject::Scope {
+            id: *id,
+            number: number(text()?)?,
+            erased: u64::try_from(number(text()?)?).ok()?,
+        }
     } else {
         let state = RecordState::from_stored(text()?)?;
         let fencing_token = FencingToken::from_number(number(text()?)?);
         let attempt = u32::try_from(number(text()?)?).ok()?;
-        let (_, identity) = read_request(parts.next()?)?;
-        if RecordId::of(&identity) != *id {
+        // The request was removed if the scope was erased.
+        let identity = match parts.next()? {
+            b"" => None,
+            request => Some(read_request(request)?.1),
+        };
+        if identity.as_ref().is_some_and(|it| RecordId::of(it) != *id) {
             return None;
         }
         AuditSubject::Record(AuditedRecord {

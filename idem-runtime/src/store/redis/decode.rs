@@ -113,7 +113,7 @@ pub(super) fn listed(
         return Ok(None);
     };
     let record = snapshot.build(status, id, None, &sections, Payload::from_bytes)?;
-    if record.is_expired() {
+    if record.is_expired() && !filter.expired {
         return Ok(Some(None));
     }
     let mut listed = ListedRecord::new(record, filter);
@@ -125,9 +125,18 @@ pub(super) fn listed(
     Ok(Some(Some(listed)))
 }
 
-/// Decodes the record with its attempts, if there is one.
+/// Decodes the record with its attempts, if there is one that has not expired.
 pub(super) fn attempts(id: &RecordId, snapshot: &Snapshot) -> Result<Option<Attempts>, StoreError> {
-    let Some(record) = snapshot.record(id, None)? else {
+    let attempts = attempts_of_any(id, snapshot)?;
+    Ok(attempts.filter(|it| !it.record.is_expired()))
+}
+
+/// Decodes the record with its attempts, even if it has expired.
+pub(super) fn attempts_of_any(
+    id: &RecordId,
+    snapshot: &Snapshot,
+) -> Result<Option<Attempts>, StoreError> {
+    let Some(record) = snapshot.any_record(id, None)? else {
         return Ok(None);
     };
     let sections = snapshot.sections()?;

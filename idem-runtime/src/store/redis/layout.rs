@@ -421,12 +421,22 @@ impl Snapshot {
         id: &RecordId,
         claim: Option<&ClaimRequest>,
     ) -> Result<Option<Record>, StoreError> {
+        let record = self.any_record(id, claim)?;
+        Ok(record.filter(|record| !record.is_expired()))
+    }
+
+    /// Parses the record, even if it has expired. Returns `None` if it is erased.
+    pub(super) fn any_record(
+        &self,
+        id: &RecordId,
+        claim: Option<&ClaimRequest>,
+    ) -> Result<Option<Record>, StoreError> {
         let Some(status) = read_status(&self.value, self.expiry)? else {
             return Ok(None);
         };
         let sections = self.sections()?;
-        let record = self.build(status, id, claim, &sections, Payload::from_bytes)?;
-        Ok(Some(record).filter(|record| !record.is_expired()))
+        self.build(status, id, claim, &sections, Payload::from_bytes)
+            .map(Some)
     }
 
     pub(super) fn sections(&self) -> Result<Sections<'_>, StoreError> {

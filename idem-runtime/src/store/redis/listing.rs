@@ -28,7 +28,10 @@ impl RedisStore {
         page: &PageRequest,
     ) -> Result<Page, StoreError> {
         let (after, limit) = page.in_id_order()?;
-        let ids = self.ids().await?;
+        let ids = match filter.id {
+            Some(id) => vec![id],
+            None => self.ids().await?,
+        };
         let begin = after.map_or(0, |after| ids.partition_point(|id| *id <= after));
         // The clocks of a cluster may differ, and time goes on.
         let now = self.time().await?.after(SLACK);
@@ -40,7 +43,9 @@ impl RedisStore {
                 .chunks(MAX_CONCURRENT)
             {
                 let (read, passed_over) = self.read_listed(ids, filter).await?;
-                records.extend(read.into_iter().filter(|it| filter.matches(&it.record)));
+                records.extend(read.into_iter().filter(|it| {
+                    filter.matches(&it.record) && filter.matches_owner(it.owner.as_ref())
+                }));
                 unreadable.extend(passed_over);
                 // One more record than requested shows that there is a next page.
                 if records.len() > limit {
@@ -72,13 +77,12 @@ impl RedisStore {
         filter: &Filter,
         now: Timestamp,
     ) -> Result<Vec<RecordId>, StoreError> {
-        let by_operation = Filter {
-            operation: filter.operation.clone(),
-            payloads: filter.payloads,
-            ..Filter::default()
-        };
-        if *filter == by_operation {
-            // The status does not have the operation.
+        let by_status = filter.state.is_some()
+            || filter.lapsed
+            || filter.stuck
+            || filter.older_than.is_some()
+            || filter.newer_than.is_some();
+        if !by_status {
             return Ok(ids.to_vec());
         }
         let statuses = self.statuses(ids).await?;
@@ -189,4 +193,8 @@ fn may_match(status: Option<&Status>, filter: &Filter, now: Timestamp) -> bool {
         && filter
             .older_than
             .is_none_or(|age| now.since(status.granted.first_claimed_at) >= age)
+        // The clock that was read is ahead of that of the record by the slack at most.
+        && filter.newer_than.is_none_or(|age| {
+            now.since(status.granted.first_claimed_at) <= age.saturating_add(SLACK).saturating_add(SLACK)
+        })
 }

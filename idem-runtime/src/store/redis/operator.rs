@@ -1,13 +1,14 @@
 //! Reads for operators.
 
+use super::layout::Snapshot;
 use super::{MAX_CONCURRENT, RedisStore, decode};
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::store::operator::{
-    Count, Counting, Finding, Groups, MigrationPlan, OperatorStore, Scanned, Stats, StepOfRecord,
-    StepsOfRecord, StuckIndex,
+    AgeOrder, Count, Counting, Finding, Groups, IndexState, KeptRecord, MigrationPlan,
+    OperatorStore, OptionalIndex, Scanned, Stats, StepOfRecord, StepsOfRecord,
 };
-use crate::store::{Filter, Unreadable};
+use crate::store::{Filter, Page, PageRequest, Unreadable};
 use async_trait::async_trait;
 
 #[async_trait]
@@ -17,24 +18,12 @@ impl OperatorStore for RedisStore {
         id: &RecordId,
         with_payloads: bool,
     ) -> Result<StepsOfRecord, StoreError> {
-        let saved = match self.snapshot(id).await? {
+        match self.snapshot(id).await? {
             Some(snapshot) if snapshot.record(id, None)?.is_some() => {
-                decode::steps(&snapshot.sections()?)
+                steps(&snapshot, with_payloads)
             }
-            _ => Vec::new(),
-        };
-        let (saved, unreadable) = Unreadable::sort(saved)?;
-        let mut list: Vec<_> = saved
-            .into_iter()
-            .map(|step| StepOfRecord {
-                name: step.name,
-                codec: step.payload.codec.into_owned(),
-                size: step.payload.bytes.len() as u64,
-                payload: with_payloads.then_some(step.payload.bytes),
-            })
-            .collect();
-        list.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        Ok(StepsOfRecord { list, unreadable })
+            _ => Ok(StepsOfRecord::default()),
+        }
     }
 
     /// Scans keys of the database, and reads each record among them, a few at a time. SCAN follows the hashes of the keys,
@@ -80,13 +69,54 @@ impl OperatorStore for RedisStore {
         Ok(())
     }
 
-    async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError> {
+    async fn index(&self, _: OptionalIndex) -> Result<Option<IndexState>, StoreError> {
         Ok(None)
     }
 
-    async fn create_stuck_index(&self) -> Result<(), StoreError> {
+    async fn create_index(&self, _: OptionalIndex) -> Result<(), StoreError> {
         Ok(())
     }
+
+    async fn list_by_age(
+        &self,
+        _: &Filter,
+        _: AgeOrder,
+        _: &PageRequest,
+    ) -> Result<Page, StoreError> {
+        Err(StoreError::new(
+            StoreErrorKind::Other,
+            "Redis has no index of ages; list in the order of the store",
+        ))
+    }
+
+    async fn kept(&self, id: &RecordId) -> Result<Option<KeptRecord>, StoreError> {
+        let Some(snapshot) = self.snapshot(id).await? else {
+            return Ok(None);
+        };
+        let Some(attempts) = decode::attempts_of_any(id, &snapshot)? else {
+            return Ok(None);
+        };
+        Ok(Some(KeptRecord {
+            attempts,
+            steps: steps(&snapshot, true)?,
+            recovery_input: None,
+        }))
+    }
+}
+
+fn steps(snapshot: &Snapshot, with_payloads: bool) -> Result<StepsOfRecord, StoreError> {
+    let (saved, unreadable) = Unreadable::sort(decode::steps(&snapshot.sections()?))?;
+    let mut list: Vec<_> = saved
+        .into_iter()
+        .map(|step| StepOfRecord {
+            name: step.name,
+            codec: step.payload.codec.into_owned(),
+            size: step.payload.bytes.len() as u64,
+            payload: with_payloads.then_some(step.payload.bytes),
+        })
+        .collect();
+    list.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    Ok(StepsOfRecord { list, unreadable })
 }
 
 impl RedisStore {

@@ -24,6 +24,11 @@ script!(BEGINNING, "beginning.lua");
 script!(NOTE_REPLAY, "record.lua", "note_replay.lua");
 script!(AUDIT, "audit.lua");
 script!(NOTE_PURGE, "note_purge.lua");
+script!(NOTE_ERASURE, "note_erasure.lua");
+script!(ERASE_SCOPE, "record.lua", "erase_scope.lua");
+script!(REDACT, "redact.lua");
+script!(NOTE_OPERATION, "note_operation.lua");
+script!(OPERATIONS, "operations.lua");
 script!(PURGE, "record.lua", "purge.lua");
 
 /// Script that a server runs by the hash of its text.

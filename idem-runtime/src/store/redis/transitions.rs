@@ -14,8 +14,9 @@ use crate::record::{
     FencingToken, Observation, Outcome, Owner, OwnerLabel, Payload, Record, Timestamp,
 };
 use crate::store::{
-    AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
-    PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore, Store,
+    AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore, FencedWrite,
+    Filter, OperationStore, Page, PageRequest, Purged, Resolution, Resolved, SavedStep, StepStore,
+    Store,
 };
 
 impl RedisStore {
@@ -152,6 +153,14 @@ impl Store for RedisStore {
     }
 
     fn attempts(&self) -> Option<&dyn AttemptStore> {
+        Some(self)
+    }
+
+    fn erasure(&self) -> Option<&dyn ErasureStore> {
+        Some(self)
+    }
+
+    fn operations(&self) -> Option<&dyn OperationStore> {
         Some(self)
     }
 

@@ -115,18 +115,37 @@ fn entry<R: Readable>(row: &R) -> Result<AuditEntry, StoreError> {
     let text = |column| row.text(column).map_err(unreadable);
     let number = |column| row.number(column).map_err(unreadable);
     let action = AuditAction::from_stored(text(4)?).ok_or_else(|| corrupt("action"))?;
+    let count = |column| u64::try_from(number(column)?).map_err(|_| corrupt("count"));
+    let id = || {
+        let id = row.bytes(5).map_err(unreadable)?;
+        let id = id.as_ref().try_into().map_err(|_| corrupt("id"))?;
+        Ok::<_, StoreError>(RecordId::from_bytes(id))
+    };
     let subject = if action == AuditAction::Purged {
-        let count = |column| u64::try_from(number(column)?).map_err(|_| corrupt("count"));
         AuditSubject::Purge {
             removed: count(12)?,
             abandoned: count(13)?,
             interrupted: count(14)?,
         }
+    } else if action == AuditAction::ErasedScope {
+        AuditSubject::Scope {
+            id: id()?,
+            number: number(10)?,
+            erased: count(12)?,
+        }
     } else {
-        let id = row.bytes(5).map_err(unreadable)?;
-        let id = RecordId::from_bytes(id.as_ref().try_into().map_err(|_| corrupt("id"))?);
+        let id = id()?;
+        // Both were removed if the scope was erased.
+        let [scope, key] = [6, 8].map(|column| row.text_or_null(column).map_err(unreadable));
+        let identity = match (scope?, key?) {
+            (None, None) => None,
+            (scope, key) => {
+                let [scope, key] = [scope, key].map(Option::unwrap_or_default);
+                Some(identity(&id, scope, text(7)?, key)?)
+            }
+        };
         AuditSubject::Record(AuditedRecord {
-            identity: identity(&id, text(6)?, text(7)?, text(8)?)?,
+            identity,
             id,
             state: RecordState::from_stored(text(9)?).ok_or_else(|| corrupt("state"))?,
             fencing_token: FencingToken::from_number(number(10)?),

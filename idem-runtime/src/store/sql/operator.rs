@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::transitions::{has_stuck_index, id_after};
-use super::{Backend, Readable, Statement, Template, corrupt, declare_statements, unreadable};
+use super::listing::{SearchStatements, has_index, id_after, list_by_age};
+use super::transitions::attempts_of_any;
+use super::{Backend, Readable, SqlStore, Template, corrupt, declare_statements, unreadable};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::RecordState;
+use crate::record::{Payload, RecordState};
 use crate::store::operator::{
-    Count, Counting, Finding, MigrationPlan, OperatorStore, PendingMigration, RecordStats, Stats,
-    StepOfRecord, StepsOfRecord, StuckIndex, key_space,
+    AgeOrder, Count, Counting, Finding, IndexState, KeptRecord, MigrationPlan, OperatorStore,
+    OptionalIndex, PendingMigration, RecordStats, Stats, StepOfRecord, StepsOfRecord, key_space,
 };
-use crate::store::{Store, Unreadable};
+use crate::store::{Filter, Page, PageRequest, Store, Unreadable};
 
 declare_statements! {
     /// Statements for operators.
@@ -34,21 +35,18 @@ impl OperatorStatements {
 }
 
 /// SQL store, as an operator uses it.
-pub(in crate::store) trait SqlOperator: Backend + Store {
-    fn operator_statements(&self) -> OperatorStatements;
-
-    /// Statement that creates the optional index of stuck records. Calls go on meanwhile, except in SQLite, where they wait. If
-    /// another process creates it first, the statement fails.
-    fn define_stuck_index(&self) -> Statement;
-
+pub(in crate::store) trait SqlOperator: SqlStore + Store {
     /// Compares the applied versions with the known ones.
     fn plan(&self) -> impl Future<Output = Result<MigrationPlan, StoreError>> + Send;
 
     /// Applies the missing versions.
     fn apply(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Removes an index of stuck records that cannot be used, if there is one.
-    fn drop_unusable_stuck_index(&self) -> impl Future<Output = Result<(), StoreError>> + Send {
+    /// Removes an optional index that cannot be used, if there is one.
+    fn drop_unusable_index(
+        &self,
+        _index: OptionalIndex,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
         std::future::ready(Ok(()))
     }
 
@@ -63,7 +61,7 @@ impl<S: SqlOperator> OperatorStore for S {
         id: &RecordId,
         with_payloads: bool,
     ) -> Result<StepsOfRecord, StoreError> {
-        let statements = self.operator_statements();
+        let statements = OperatorStatements::new(self.template());
         let query = statements.steps_of.query().bytes(&id.as_bytes()[..]);
         let rows = self.read(query.number(i64::from(with_payloads))).await?;
         let steps = rows.iter().map(|row| {
@@ -76,7 +74,7 @@ impl<S: SqlOperator> OperatorStore for S {
     }
 
     async fn stats(&self, counting: Counting) -> Result<Stats, StoreError> {
-        let statements = self.operator_statements();
+        let statements = OperatorStatements::new(self.template());
         let sample = match counting {
             Counting::Exactly => None,
             Counting::Sample(size) => sample(self, size.max(1)).await?,
@@ -110,8 +108,9 @@ impl<S: SqlOperator> OperatorStore for S {
     async fn findings(&self) -> Vec<Finding> {
         let mut findings = vec![schema(self.plan().await)];
         findings.extend(SqlOperator::findings(self).await);
-        let stuck_index = has_stuck_index(self).await.map(stuck_index);
+        let stuck_index = has_index(self, OptionalIndex::Stuck).await.map(stuck_index);
         findings.push(Finding::or_failed(STUCK_INDEX, stuck_index));
+        findings.push(Finding::or_failed(INDEXES, optional_indexes(self).await));
         findings
     }
 
@@ -123,24 +122,66 @@ impl<S: SqlOperator> OperatorStore for S {
         self.apply().await
     }
 
-    async fn stuck_index(&self) -> Result<Option<StuckIndex>, StoreError> {
-        Ok(Some(StuckIndex {
-            exists: has_stuck_index(self).await?,
-            sql: self.define_stuck_index().as_str().to_owned(),
+    async fn index(&self, index: OptionalIndex) -> Result<Option<IndexState>, StoreError> {
+        let define = SearchStatements::of(self, index).define;
+        Ok(Some(IndexState {
+            exists: has_index(self, index).await?,
+            sql: define.as_str().trim_end().to_owned(),
         }))
     }
 
-    async fn create_stuck_index(&self) -> Result<(), StoreError> {
-        if has_stuck_index(self).await? {
+    async fn create_index(&self, index: OptionalIndex) -> Result<(), StoreError> {
+        if has_index(self, index).await? {
             return Ok(());
         }
-        self.drop_unusable_stuck_index().await?;
-        let create = self.define_stuck_index();
+        self.drop_unusable_index(index).await?;
+        let create = SearchStatements::of(self, index).define;
         match self.write(create.query()).await {
             // Another process has created it meanwhile.
-            Err(_) if has_stuck_index(self).await? => Ok(()),
+            Err(_) if has_index(self, index).await? => Ok(()),
             created => created.map(drop),
         }
+    }
+
+    async fn list_by_age(
+        &self,
+        filter: &Filter,
+        order: AgeOrder,
+        page: &PageRequest,
+    ) -> Result<Page, StoreError> {
+        if !has_index(self, OptionalIndex::Age).await? {
+            return Err(StoreError::new(
+                StoreErrorKind::Other,
+                "there is no index of ages; create it with `idem migrate --index age --apply`, or list in the order of \
+                 the store",
+            ));
+        }
+        list_by_age(self, filter, order, page).await
+    }
+
+    async fn kept(&self, id: &RecordId) -> Result<Option<KeptRecord>, StoreError> {
+        let Some(attempts) = attempts_of_any(self, id).await? else {
+            return Ok(None);
+        };
+        let steps = OperatorStore::steps_of(self, id, true).await?;
+        let query = self.statements().await?.recovery_input_of.query();
+        let rows = self.read(query.bytes(&id.as_bytes()[..])).await?;
+        let input = rows.first().map(|row| {
+            let codec = row.text(0).map_err(unreadable)?.to_owned();
+            let bytes = row.bytes(1).map_err(unreadable)?;
+            let recoveries = row.number(2).map_err(unreadable)?;
+            let recoveries = recoveries.try_into().map_err(|_| corrupt("recoveries"))?;
+            let payload = Payload {
+                codec: codec.into(),
+                bytes: bytes.as_ref().into(),
+            };
+            Ok::<_, StoreError>((payload, recoveries))
+        });
+        Ok(Some(KeptRecord {
+            attempts,
+            steps,
+            recovery_input: input.transpose()?,
+        }))
     }
 }
 
@@ -178,10 +219,36 @@ fn stuck_index(exists: bool) -> Finding {
         }
         false => {
             "the optional index does not exist: looking for stuck records reads the whole table, 10,000 rows at a time. If \
-             that takes too long, `idem migrate --index-stuck` creates it"
+             that takes too long, `idem migrate --index stuck` creates it"
         }
     };
     Finding::ok(STUCK_INDEX, found)
+}
+
+/// Name of the check of the other optional indexes.
+const INDEXES: &str = "optional indexes";
+
+/// Finding about the optional indexes by which `idem find` and `idem list` search.
+async fn optional_indexes<S: SqlStore>(store: &S) -> Result<Finding, StoreError> {
+    let mut existing = Vec::new();
+    for index in OptionalIndex::ALL {
+        if index != OptionalIndex::Stuck && has_index(store, index).await? {
+            existing.push(index.as_str());
+        }
+    }
+    Ok(match &existing[..] {
+        [] => Finding::ok(
+            INDEXES,
+            "there is none: a search by key alone, scope, owner or age reads the whole table",
+        ),
+        existing => Finding::ok(
+            INDEXES,
+            format!(
+                "there are indexes by {}: a search by them takes a moment, and each first call pays for their entries",
+                existing.join(", ")
+            ),
+        ),
+    })
 }
 
 fn step<R: Readable>(row: &R) -> Result<StepOfRecord, StoreError> {
@@ -235,7 +302,7 @@ async fn add_purge_queue<S: SqlOperator>(store: &S, stats: &mut Stats) -> Result
         None => i64::MAX - 1,
         Some(_) => i64::from(MAX_COUNTED),
     };
-    let statements = store.operator_statements();
+    let statements = OperatorStatements::new(store.template());
     let rows = store
         .read(statements.purge_queue.query().number(limit + 1))
         .await?;

@@ -3,7 +3,8 @@
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::AttemptLog;
-use crate::store::sql::{Placeholders, Statement, Template, declare_statements};
+use crate::store::operator::OptionalIndex;
+use crate::store::sql::{Placeholders, Template, declare_statements};
 
 /// Differences in syntax between dialects.
 #[derive(Debug, Clone, Copy)]
@@ -39,13 +40,8 @@ impl Dialect {
             .with("fencing_floor", table.quoted(self.quote, "_fencing_floor"))
             .with("table_name", format!("'{}'", table.name))
             .with("schema_name", table.schema_name())
-            .with("stuck_index", table.stuck_index())
-    }
-
-    /// Statement that creates the optional index of stuck records.
-    pub(in crate::store) fn define_stuck_index(&self, table: &Table) -> Statement {
-        self.template_of_records(table)
-            .statement("{define_stuck_index}")
+            .with("operations", table.quoted(self.quote, "_operations"))
+            .with("stuck_index", table.index(OptionalIndex::Stuck))
     }
 }
 
@@ -88,9 +84,9 @@ impl Table {
         }
     }
 
-    /// Name of the optional index of stuck records.
-    pub(in crate::store) fn stuck_index(&self) -> String {
-        format!("{}_stuck", self.name)
+    /// Name of an optional index.
+    pub(in crate::store) fn index(&self, index: OptionalIndex) -> String {
+        format!("{}_{}", self.name, index.as_str())
     }
 }
 
@@ -137,11 +133,24 @@ declare_statements! {
         erase,
         write_entry,
         write_purge,
+        /// Ids, fencing tokens, states, and times until the leases end, of the records in the parameter, a JSON array of ids.
+        lock_all,
+        /// Ids of those records in the parameter that exist.
+        present,
+        /// Deletes locked records; the parameter is a JSON array of ids.
+        erase_all,
+        count_erased,
+        write_erasure,
+        last_entry,
+        redact_entries,
+        note_operation,
+        operations,
+        recovery_input_of,
         audit,
         list,
         list_stuck,
-        /// Returns a row with the number of usable indexes of this name: 0 or 1.
-        has_stuck_index,
+        /// Returns a row with the number of usable indexes of the name in the parameter: 0 or 1.
+        has_index,
         /// Id of the record that follows after this many others, in the order of ids.
         id_after,
         now,

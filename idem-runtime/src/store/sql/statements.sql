@@ -169,6 +169,50 @@ FROM {records} WHERE {observed} {lock}
 INSERT INTO {audit} ({entry_column} made_at, actor, reason, action, removed, abandoned, interrupted)
 VALUES ({entry_number} {now}, ?1, ?2, ?3, ?4, ?5, ?6)
 
+-- name: lock_all
+-- Owners may have renewed their leases since the records were read, and transactions may hold them. The rows that nobody
+-- holds stay locked until they are deleted in the same transaction. None is waited for: an owner would wait for it.
+SELECT id, fencing_token, state, lease_until - {now}
+{from_ids} AND {alone} {lock_free}
+
+-- name: present
+-- Records that are still there after an erasure, because an owner or a transaction holds them.
+SELECT id {from_ids} AND {alone}
+
+-- name: erase_all
+-- The transaction has locked and checked the records.
+{erase_all}
+
+-- name: count_erased
+-- The batches of an erasure follow each other. Each adds its number in the transaction that deletes.
+UPDATE {audit} SET removed = removed + ?3 WHERE id = ?1 AND fencing_token = ?2 AND action = 'erased_scope'
+
+-- name: write_erasure
+-- The first batch writes the entry, in the transaction that deletes.
+INSERT INTO {audit} ({entry_column} made_at, actor, reason, action, id, fencing_token, removed)
+VALUES ({entry_number} {now}, ?4, ?5, 'erased_scope', ?1, ?2, ?3)
+
+-- name: last_entry
+-- Entries that are written later belong to calls after the erasure.
+SELECT coalesce(max(entry), 0) FROM {audit} WHERE {alone}
+
+-- name: redact_entries
+-- Operators may change records meanwhile, which adds entries. An entry keeps the id of its record.
+UPDATE {audit} SET scope = NULL, idempotency_key = NULL
+WHERE entry > ?1 AND entry <= ?2 AND idempotency_key IS NOT NULL AND {of_scope} AND {alone}
+
+-- name: note_operation
+-- Each process of a service notes the same names.
+INSERT INTO {operations} (name) VALUES (?1) {unless_noted}
+
+-- name: operations
+-- Names are added and never change.
+SELECT {step_name} FROM {operations} AS s WHERE {alone} ORDER BY s.name
+
+-- name: recovery_input_of
+-- The call may end meanwhile, and its input with it.
+SELECT codec, payload, recoveries FROM {recovery} WHERE id = ?1 AND {alone}
+
 -- name: audit
 -- Entries never change, and new ones have higher numbers than those on any page.
 SELECT
@@ -182,29 +226,44 @@ WHERE entry < ?1
     AND {alone}
 ORDER BY entry DESC LIMIT ?5
 
--- part: listed
--- Records of a page: those between two ids that match the filter in parameters 3 to 7. Where a comparison ignores trailing
--- blanks, the length does not. A row without a time that its state requires has neither expired nor not: it is listed, so
--- that it is named.
-id > ?1 AND id <= ?2
-    AND (?3 IS NULL OR state = ?3)
-    AND (?4 IS NULL OR operation = ?4 AND length(operation) = length(?4))
-    AND (?5 = 0 OR state = 'running' AND lease_until <= {now})
-    AND (?6 = 0 OR {stuck})
-    AND (?7 IS NULL OR {now} - first_claimed_at >= ?7)
-    AND ({expired}) IS NOT TRUE
+-- part: of_scope
+-- The scope in parameter 3, or one inside of it, whose text begins with parameter 4. Where a comparison ignores trailing
+-- blanks, the length does not.
+(
+    scope = ?3 AND length(scope) = length(?3)
+    OR ?4 IS NOT NULL AND {scope_begins_with:?4}
+)
+
+-- part: selected
+-- Records that match the filter in parameters 3 to 13. Where a comparison ignores trailing blanks, the length does not. A
+-- row without a time that its state requires has neither expired nor not: it is listed, so that it is named.
+    (?3 IS NULL OR {of_scope})
+    AND (?5 IS NULL OR state = ?5)
+    AND (?6 IS NULL OR operation = ?6 AND length(operation) = length(?6))
+    AND (?7 = 0 OR state = 'running' AND lease_until <= {now})
+    AND (?8 = 0 OR {stuck})
+    AND (?9 IS NULL OR {now} - first_claimed_at >= ?9)
+    AND (?10 IS NULL OR {now} - first_claimed_at <= ?10)
+    AND (?11 IS NULL OR idempotency_key = ?11 AND length(idempotency_key) = length(?11))
+    AND (?12 IS NULL OR owner = ?12 AND length(owner) = length(?12))
+    AND (?13 = 1 OR ({expired}) IS NOT TRUE)
     AND {alone}
-ORDER BY id LIMIT ?8
+
+-- part: listed
+-- Records of a page: those between two ids that match.
+id > ?1 AND id <= ?2
+    AND {selected}
+ORDER BY id LIMIT ?14
 
 -- part: listed_columns
--- Columns of a record, with the size of its result, and with the result only if parameter 9 asks for it.
+-- Columns of a record, with the size of its result, and with the result only if parameter 15 asks for it.
 id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, attempt, lease_until, retention,
-    on_crash, codec, CASE WHEN payload IS NULL OR ?9 <> 0 THEN payload ELSE {no_bytes} END AS payload,
+    on_crash, codec, CASE WHEN payload IS NULL OR ?15 <> 0 THEN payload ELSE {no_bytes} END AS payload,
     {payload_size} AS payload_size, first_claimed_at, ended_at, owner
 
 -- part: listed_record
--- Columns that `transitions::listed` reads.
-{record}, payload_size, owner, id
+-- Columns that `listing::listed` reads, and those of the position of the next page.
+{record}, payload_size, owner, id, scope, first_claimed_at
 
 -- name: list
 -- Reads for an operator, who resolves by what was observed. The id names a row whose record cannot be read.
@@ -212,11 +271,11 @@ SELECT {listed_record} FROM (SELECT {listed_columns} FROM {records} WHERE {liste
 
 -- name: list_stuck
 -- As above, by the optional index of stuck records. It may be dropped meanwhile: then a hint that names it fails.
-SELECT {listed_record} FROM ({stuck_rows}) AS page ORDER BY id LIMIT ?8
+SELECT {listed_record} FROM ({stuck_rows}) AS page ORDER BY id LIMIT ?14
 
--- name: has_stuck_index
+-- name: has_index
 -- The index may be created or dropped meanwhile. Without it, the other statement finds the same records.
-{find_stuck_index}
+{find_index}
 
 -- name: id_after
 -- Bounds a read of many rows. Records come and go meanwhile, so the read that follows takes the ids as its bounds, and

@@ -99,6 +99,14 @@ macro_rules! store {
                     Some(self)
                 }
 
+                fn erasure(&self) -> Option<&dyn crate::store::ErasureStore> {
+                    Some(self)
+                }
+
+                fn operations(&self) -> Option<&dyn crate::store::OperationStore> {
+                    Some(self)
+                }
+
                 fn recovery(&self) -> Option<&dyn RecoveryStore> {
                     Some(self)
                 }
@@ -109,6 +117,7 @@ macro_rules! store {
             }
 
             sql::audit_store!($store);
+            sql::erasure_store!($store);
 
             #[async_trait::async_trait]
             impl AttemptStore for $store {

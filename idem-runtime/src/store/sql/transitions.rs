@@ -1,19 +1,19 @@
 //! Transitions that are alike in every SQL store.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::key::{RecordId, hex};
+use crate::key::RecordId;
 use crate::record::{
     FencingToken, MemberDigests, Observation, Outcome, Owner, OwnerLabel, Payload, Record,
-    RecordState, Timestamp, micros,
+    Timestamp,
 };
-use crate::store::operator::key_space;
-use crate::store::sql::{Query, Readable, SharedStatements, Statement, corrupt, span, unreadable};
+use crate::store::sql::{
+    Query, Readable, SharedStatements, Statement, Template, corrupt, span, unreadable,
+};
 use crate::store::{
-    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter, ListedRecord,
-    Page, PageRequest, Purged, Resolution, Resolved, Unreadable,
+    AttemptLog, Attempts, ClaimOutcome, ClaimRequest, FencedWrite, Purged, Resolution, Resolved,
+    Unreadable,
 };
 
 /// Backend that runs the statements of a store.
@@ -52,6 +52,17 @@ pub(in crate::store) trait Backend: Sync {
 
 /// Transitions of a store that differ between databases. Each statement commits on its own.
 pub(in crate::store) trait SqlStore: Backend + Sized {
+    /// Template for further statements on the pool, on records and the tables beside them.
+    fn template(&self) -> Template;
+
+    /// Name of the table of records.
+    fn table_name(&self) -> &str;
+
+    /// True if the optional index of scopes finds all scopes inside of another one.
+    fn finds_inner_scopes(&self) -> bool {
+        true
+    }
+
     /// Claims like [`Store::claim`](crate::store::Store::claim). Returns `None` if the record changed between read and
     /// write.
     fn try_claim(
@@ -107,6 +118,14 @@ pub(in crate::store) trait SqlStore: Backend + Sized {
         _observed: &Observation,
     ) -> impl Future<Output = Result<Resolved, StoreError>> + Send {
         std::future::ready(Ok(Resolved::Done))
+    }
+
+    /// Prepares to erase records up to this fencing token.
+    fn before_erasing_all(
+        &self,
+        _highest: FencingToken,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
     }
 
     /// Resolves like [`Store::resolve`](crate::store::Store::resolve).
@@ -315,8 +334,17 @@ pub(in crate::store) async fn get<B: Backend>(
     Ok(found.filter(|record| !record.is_expired()))
 }
 
-/// Reads the record with its attempts.
+/// Reads the record with its attempts, unless it has expired.
 pub(in crate::store) async fn attempts<B: Backend>(
+    backend: &B,
+    id: &RecordId,
+) -> Result<Option<Attempts>, StoreError> {
+    let read = attempts_of_any(backend, id).await?;
+    Ok(read.filter(|attempts| !attempts.record.is_expired()))
+}
+
+/// Reads the record with its attempts, even if it has expired.
+pub(in crate::store) async fn attempts_of_any<B: Backend>(
     backend: &B,
     id: &RecordId,
 ) -> Result<Option<Attempts>, StoreError> {
@@ -326,9 +354,6 @@ pub(in crate::store) async fn attempts<B: Backend>(
         return Ok(None);
     };
     let record = B::record(row)?;
-    if record.is_expired() {
-        return Ok(None);
-    }
     let [owner, began_at, history, members] = [0, 1, 2, 3].map(|column| B::RECORD_COLUMNS + column);
     let owner = row.text_or_null(owner).map_err(unreadable)?;
     let began_at = row.number_or_null(began_at).map_err(unreadable)?;
@@ -393,190 +418,6 @@ pub(in crate::store) async fn read_current<B: Backend>(
     rows.first().map(B::record).transpose()
 }
 
-/// Largest number of rows that a page of a listing examines, unless the page itself is larger. A page of rare records is
-/// short, so that no statement reads a large table for seconds.
-const MAX_EXAMINED: u32 = 10_000;
-
-/// Rows between two ids, from which a page takes those that match.
-struct Window {
-    after: Vec<u8>,
-    /// Last id; `None` if the window reaches to the end.
-    until: Option<Vec<u8>>,
-    limit: usize,
-}
-
-impl Window {
-    async fn of<B: Backend>(
-        backend: &B,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Result<Self, StoreError> {
-        let (after, limit) = position(page)?;
-        // Without a filter most records match. One more than the limit shows that there is a next page.
-        let others = match filter.selects_all() {
-            true => page.limit,
-            false => page.limit.max(MAX_EXAMINED),
-        };
-        Ok(Self {
-            until: id_after(backend, &after, others).await?,
-            after,
-            limit,
-        })
-    }
-
-    /// Binds the parameters of the parts `listed` and `listed_columns`.
-    fn query<'q>(&'q self, statement: &'q Statement, filter: &'q Filter) -> Query<'q> {
-        statement
-            .query()
-            .bytes(&self.after[..])
-            .bytes(self.until.as_deref().unwrap_or(&key_space::END))
-            .text(filter.state.map(RecordState::as_str))
-            .text(filter.operation.as_deref())
-            .number(i64::from(filter.lapsed))
-            .number(i64::from(filter.stuck))
-            .number(filter.older_than.map(micros))
-            .number(self.limit as i64 + 1)
-            .number(i64::from(filter.payloads))
-    }
-
-    /// Reads the rows. If the database cannot send one of them, the window becomes smaller until it ends before that row, or
-    /// holds that row alone, which is then returned by name.
-    async fn read<B: Backend>(
-        &mut self,
-        backend: &B,
-        statement: &Statement,
-        filter: &Filter,
-    ) -> Result<(Vec<B::Row>, Option<Unreadable>), StoreError> {
-        let mut size = MAX_EXAMINED;
-        loop {
-            let error = match backend.read(self.query(statement, filter)).await {
-                Err(error) if error.kind() == StoreErrorKind::Corrupt => error,
-                rows => return Ok((rows?, None)),
-            };
-            let is_single = size == 1;
-            size = (size / 8).max(1);
-            let last = id_after(backend, &self.after, size - 1).await?;
-            if let (true, Some(id)) = (is_single, &last) {
-                let unreadable = Unreadable::new(hex::encode(id), &error);
-                self.until = last;
-                return Ok((Vec::new(), Some(unreadable)));
-            }
-            if is_single {
-                // The row is gone, and so are all after it.
-                return Err(error);
-            }
-            // Without so many rows, the window stays as it is, and becomes smaller next time.
-            self.until = last.or(self.until.take());
-        }
-    }
-
-    /// Reads the rows of a page, of which there may be one more than the limit. Returns what the page shows, the rows that
-    /// cannot be read, and the start of the next page.
-    fn page<R: Readable, T>(
-        &self,
-        rows: &[R],
-        id_column: usize,
-        item: impl Fn(&R) -> Result<T, StoreError>,
-    ) -> Result<Found<T>, StoreError> {
-        let names = rows.iter().take(self.limit).map(|row| {
-            let id = row.bytes(id_column).map_err(unreadable)?;
-            Ok::<_, StoreError>(hex::encode(&id))
-        });
-        let names = names.collect::<Result<Vec<_>, _>>()?;
-        let next = match rows.len() > self.limit {
-            true => names.last().map(|id| Cursor::new(id.as_str())),
-            false => self.until.as_deref().map(|id| Cursor::new(hex::encode(id))),
-        };
-        let (items, unreadable) = Unreadable::sort(names.into_iter().zip(rows.iter().map(item)))?;
-        Ok((items, unreadable, next))
-    }
-}
-
-/// What a page shows, the rows that cannot be read, and the start of the next page.
-type Found<T> = (Vec<T>, Vec<Unreadable>, Option<Cursor>);
-
-/// Id after which a page begins, and its maximum number of records. The id may have any length: somebody may have changed
-/// it by hand.
-fn position(page: &PageRequest) -> Result<(Vec<u8>, usize), StoreError> {
-    let id = page
-        .after
-        .as_ref()
-        .map(|after| hex::decode_any(after.as_str()));
-    match id {
-        Some(Some(id)) if !id.is_empty() && page.limit > 0 => Ok((id, page.limit as usize)),
-        // None, or one for the error.
-        _ => {
-            let (after, limit) = page.in_id_order()?;
-            Ok((
-                after.map_or_else(Vec::new, |id| id.as_bytes().to_vec()),
-                limit,
-            ))
-        }
-    }
-}
-
-/// Id of the record that follows after this many others. `None` if there are not more records.
-pub(super) async fn id_after<B: Backend>(
-    backend: &B,
-    id: &[u8],
-    others: u32,
-) -> Result<Option<Vec<u8>>, StoreError> {
-    let query = backend.statements().await?.id_after.query().bytes(id);
-    let rows = backend.read(query.number(i64::from(others))).await?;
-    let id = rows.first().map(|row| row.bytes(0).map_err(unreadable));
-    Ok(id.transpose()?.map(Cow::into_owned))
-}
-
-/// Lists records. Stuck records are found by their index, if there is one.
-pub(in crate::store) async fn list<B: Backend>(
-    backend: &B,
-    filter: &Filter,
-    page: &PageRequest,
-) -> Result<Page, StoreError> {
-    let statements = backend.statements().await?;
-    let (mut window, statement) = if filter.stuck && has_stuck_index(backend).await? {
-        let (after, limit) = position(page)?;
-        let window = Window {
-            after,
-            until: None,
-            limit,
-        };
-        (window, &statements.list_stuck)
-    } else {
-        (Window::of(backend, filter, page).await?, &statements.list)
-    };
-    let (rows, withheld) = window.read(backend, statement, filter).await?;
-    let record = |row: &B::Row| listed::<B>(row, filter);
-    let (records, mut unreadable, next) = window.page(&rows, B::RECORD_COLUMNS + 2, record)?;
-    unreadable.extend(withheld);
-    Ok(Page {
-        records,
-        unreadable,
-        next,
-    })
-}
-
-/// Returns true if the optional index of stuck records exists and is complete.
-pub(super) async fn has_stuck_index<B: Backend>(backend: &B) -> Result<bool, StoreError> {
-    let query = backend.statements().await?.has_stuck_index.query();
-    let rows = backend.read(query).await?;
-    let row = rows.first().ok_or_else(|| corrupt("index"))?;
-    Ok(row.number(0).map_err(unreadable)? > 0)
-}
-
-/// Reads a row of the part `listed_record` of the statements.
-fn listed<B: Backend>(row: &B::Row, filter: &Filter) -> Result<ListedRecord, StoreError> {
-    let mut listed = ListedRecord::new(B::record(row)?, filter);
-    let [size, owner] = [0, 1].map(|column| B::RECORD_COLUMNS + column);
-    if let Some(payload) = &mut listed.payload {
-        payload.size = row.number(size).map_err(unreadable)?.max(0).cast_unsigned();
-    }
-    let owner = row.text_or_null(owner).map_err(unreadable)?;
-    // The record is good without the label, and `attempts` names a label that cannot be read.
-    listed.owner = owner.and_then(|owner| owner_label(owner).ok());
-    Ok(listed)
-}
-
-fn owner_label(label: &str) -> Result<OwnerLabel, StoreError> {
+pub(super) fn owner_label(label: &str) -> Result<OwnerLabel, StoreError> {
     OwnerLabel::new(label).map_err(|_| corrupt("owner"))
 }

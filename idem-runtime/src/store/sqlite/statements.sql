@@ -51,11 +51,46 @@ x''
 SELECT {listed_columns} FROM {records} INDEXED BY "{stuck_index}"
 WHERE state IN ('running', 'interrupted') AND {listed}
 
--- part: find_stuck_index
-SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name = '{stuck_index}'
+-- part: find_index
+SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name = ?1
 
--- part: define_stuck_index
-CREATE INDEX IF NOT EXISTS "{stuck_index}" ON {records} (id) WHERE state IN ('running', 'interrupted')
+-- part: hint
+INDEXED BY "{index_name}"
+
+-- part: scope_bound
+{it}
+
+-- part: scope_index
+scope
+
+-- part: stuck_columns
+id
+
+-- part: scope_sorted
+scope
+
+-- part: define_index
+CREATE INDEX IF NOT EXISTS "{index_name}" ON {records} ({index_columns}) {index_rows}
+
+-- part: scope_begins_with
+substr(scope, 1, length({it})) = {it}
+
+-- part: ids
+-- Ids in a parameter, as a JSON array of hexadecimal digits.
+(SELECT unhex(value) FROM json_each(?1))
+
+-- part: from_ids
+FROM {records} WHERE id IN {ids}
+
+-- part: lock_free
+-- SQLite has one writer at a time, so no row lock is needed.
+
+-- part: erase_all
+-- The trigger raises the fencing floor, and deletes the steps and the recovery inputs.
+DELETE FROM {records} WHERE id IN {ids}
+
+-- part: unless_noted
+ON CONFLICT (name) DO NOTHING
 
 -- part: alone
 -- No expression of SQLite tells, and sqlx ends a transaction whose `begin` was dropped.

@@ -1,0 +1,90 @@
+//! Names of the operations of a handle, which the store remembers for operators.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::runtime::Handle as Runtime;
+use tokio::time::Instant;
+
+use crate::key::Operation;
+use crate::store::Store;
+use crate::timing::bounded;
+
+/// Number of names that a handle notes. More of them are names that depend on the call.
+const MAX_NAMES: usize = 1_000;
+/// Time after which a name is noted again that could not be noted.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// Names that a handle has noted.
+#[derive(Debug)]
+pub(super) struct OperationNames {
+    /// False if the store does not remember names.
+    is_on: bool,
+    noted: Noted,
+}
+
+/// Names, with the time of the last try; `None` for those that need no other.
+type Noted = Arc<RwLock<BTreeMap<String, Option<Instant>>>>;
+
+impl OperationNames {
+    pub(super) fn new(is_on: bool) -> Self {
+        Self {
+            is_on,
+            noted: Arc::default(),
+        }
+    }
+
+    /// Notes this operation, if that was not done yet. The store writes it in the background: no call waits.
+    pub(super) fn notice(
+        &self,
+        operation: &Operation,
+        store: &Arc<dyn Store>,
+        limit: Duration,
+        runtime: &Runtime,
+    ) {
+        if self.is_on && !self.is_noted(operation.as_str()) {
+            self.note(operation.clone(), Arc::clone(store), limit, runtime);
+        }
+    }
+
+    fn is_noted(&self, name: &str) -> bool {
+        let noted = self.noted.read().unwrap_or_else(PoisonError::into_inner);
+        match noted.get(name) {
+            None => noted.len() >= MAX_NAMES,
+            Some(None) => true,
+            Some(Some(tried_at)) => tried_at.elapsed() < RETRY_AFTER,
+        }
+    }
+
+    #[cold]
+    fn note(
+        &self,
+        operation: Operation,
+        store: Arc<dyn Store>,
+        limit: Duration,
+        runtime: &Runtime,
+    ) {
+        set(&self.noted, &operation, Some(Instant::now()));
+        let noted = Arc::clone(&self.noted);
+        runtime.spawn(async move {
+            let Some(names) = store.operations() else {
+                return;
+            };
+            match bounded(limit, names.note_operation(&operation)).await {
+                Ok(()) => set(&noted, &operation, None),
+                Err(error) => tracing::debug!(
+                    target: "idem",
+                    operation = operation.as_str(),
+                    error = ?error.kind(),
+                    "the name of an operation could not be noted; a later call tries again",
+                ),
+            }
+        });
+    }
+}
+
+fn set(noted: &Noted, operation: &Operation, tried_at: Option<Instant>) {
+    let mut noted = noted.write().unwrap_or_else(PoisonError::into_inner);
+    noted.insert(operation.as_str().to_owned(), tried_at);
+}
