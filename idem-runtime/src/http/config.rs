@@ -23,7 +23,7 @@ use super::retention::Retention;
 use super::stored::Allowed;
 use super::syntax::KeySyntax;
 use crate::engine::{Call, Idem};
-use crate::key::{Key, Scope};
+use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::record::OnCrash;
 
 #[derive(Debug)]
@@ -155,6 +155,23 @@ impl Config {
     pub(super) fn problem<B: From<Bytes>>(&self, problem: impl Into<Problem>) -> Response<B> {
         let problem = self.documented(problem.into());
         problem.into_response_by(|problem| self.format.of(problem))
+    }
+
+    /// Id of the record of this key, in its scope.
+    pub(super) fn record_of(&self, key: Key) -> Option<RecordId> {
+        Some(RecordId::of(&Identity {
+            scope: key.scope().clone(),
+            operation: Operation::new(self.operation.clone()).ok()?,
+            key,
+        }))
+    }
+
+    /// Adds operation and record to a problem, for the event of the service.
+    pub(super) fn about(&self, problem: Problem, record: Option<RecordId>) -> Problem {
+        match record {
+            Some(id) => problem.about(self.operation.clone(), id),
+            None => problem,
+        }
     }
 
     /// Links a problem to the policy page.

@@ -16,8 +16,10 @@ use tracing::Instrument as _;
 
 use super::body::Body;
 use super::config::Config;
+use super::problem::Problem;
 use super::refusal::Refusal;
 use crate::error::Error;
+use crate::key::RecordId;
 
 pin_project! {
     /// Response future of [`Idempotency`](super::Idempotency).
@@ -55,8 +57,8 @@ pub(super) type Answer<ResBody, E> = Result<Response<Body<ResBody>>, Unanswered<
 
 /// Reason why the future of a guarded request has no response.
 pub(super) enum Unanswered<E> {
-    /// The engine refused the call. The problem is formatted in the caller's task.
-    Refused(Error),
+    /// The engine refused the call, which has this record. The problem is formatted in the caller's task.
+    Refused(Error, Option<RecordId>),
     /// The inner service failed.
     Service(E),
     /// The runtime was shut down, and the future's task with it.
@@ -170,7 +172,10 @@ where
     fn response(&self, answer: Answer<ResBody, E>) -> Result<Response<Body<ResBody>>, E> {
         match answer {
             Ok(response) => Ok(response),
-            Err(Unanswered::Refused(error)) => Ok(self.config.problem(error)),
+            Err(Unanswered::Refused(error, record)) => {
+                let problem = Problem::from(error);
+                Ok(self.config.problem(self.config.about(problem, record)))
+            }
             Err(Unanswered::Service(error)) => Err(error),
             Err(Unanswered::ShutDown) => Ok(self.config.refuse(Refusal::ShuttingDown)),
         }

@@ -23,7 +23,7 @@ use super::stored;
 use crate::engine::typed::{self, ErrorCodec, ValueCodec};
 use crate::engine::{Attempt, Finality};
 use crate::error::Error;
-use crate::key::Key;
+use crate::key::{Key, RecordId};
 use crate::record::OnCrash;
 
 /// One call of the inner service, made at most once for its key.
@@ -100,6 +100,7 @@ where
                     Ok(Admission::Guarded(body)) => return pass(inner, parts, body).await,
                     Err(refusal) => return Ok(config.refuse(refusal)),
                 };
+            let key = call.scoped_key();
             let claiming = typed::enter(
                 typed::handle(&config.idem),
                 call,
@@ -113,9 +114,10 @@ where
             );
             let mut running = match claim(claiming, &switch).await {
                 Ok(running) => running,
-                Err(outcome) => return answer(outcome),
+                Err(outcome) => return answer(outcome, || config.record_of(key?)),
             };
             let attempt = running.attempt();
+            let record = attempt.record_id();
             parts.extensions.insert(attempt.clone());
             parts.extensions.insert(GuardedBy(Arc::clone(&config)));
             let handler = async {
@@ -140,7 +142,7 @@ where
             });
             let outcome = finish.await;
             drop(permit);
-            answer(outcome)
+            answer(outcome, || Some(record))
         }
     }
 }
@@ -181,14 +183,18 @@ where
     }
 }
 
-fn answer<ResBody: HttpBody, E>(outcome: GuardedResult<ResBody, E>) -> Answer<ResBody, E> {
+/// Answer to the outcome of a call, of which `record` returns the id of its record.
+fn answer<ResBody: HttpBody, E>(
+    outcome: GuardedResult<ResBody, E>,
+    record: impl FnOnce() -> Option<RecordId>,
+) -> Answer<ResBody, E> {
     match outcome {
         Ok(stored) => Ok(stored.response),
         Err(NotStored::Response(response, _)) => Ok(response),
         Err(NotStored::NotReady(error) | NotStored::Service(error)) => {
             Err(Unanswered::Service(error))
         }
-        Err(NotStored::Refused(error)) => Err(Unanswered::Refused(error)),
+        Err(NotStored::Refused(error)) => Err(Unanswered::Refused(error, record())),
     }
 }
 

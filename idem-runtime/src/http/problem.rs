@@ -11,7 +11,7 @@ use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
 use crate::error::{Error, InvalidKey, StoreErrorKind};
-use crate::key::{Key, MAX_LEN};
+use crate::key::{Key, MAX_LEN, RecordId};
 
 /// Folder of the book with a page for each kind of problem. Clients get the addresses, so they never change.
 const BOOK: &str = "https://idem-rs.github.io/idem/errors";
@@ -58,6 +58,8 @@ pub struct Problem {
     instance: String,
     /// Text for the service's log. Clients do not get it.
     cause: Option<String>,
+    /// Record of the request, for the service's log.
+    record: Option<(Cow<'static, str>, RecordId)>,
 }
 
 macro_rules! kinds {
@@ -147,6 +149,15 @@ impl Problem {
             documentation: None,
             instance: instance(),
             cause: None,
+            record: None,
+        }
+    }
+
+    /// Adds the record of the request, which the event of the service has with the instance.
+    pub(super) fn about(self, operation: Cow<'static, str>, id: RecordId) -> Self {
+        Self {
+            record: Some((operation, id)),
+            ..self
         }
     }
 
@@ -220,7 +231,8 @@ impl Problem {
         self.retry_after
     }
 
-    /// URN of this occurrence. The event that the service logs has it too.
+    /// URN of this occurrence. The event that the service logs has it too, and if a layer refused a call, operation and
+    /// record as well.
     pub fn instance(&self) -> &str {
         &self.instance
     }
@@ -308,12 +320,19 @@ impl Problem {
     }
 
     fn log(&self) {
+        let operation = self.record.as_ref().map(|(it, _)| &**it);
+        let record = self
+            .record
+            .as_ref()
+            .map(|(_, id)| tracing::field::display(id));
         macro_rules! log {
             ($level:ident) => {
                 tracing::$level!(
                     target: "idem",
                     problem = self.kind.slug(),
                     instance = self.instance,
+                    operation,
+                    record,
                     detail = %self.detail,
                     cause = self.cause,
                     "a request was refused",
