@@ -11,7 +11,7 @@ use http::request::Parts;
 use idem_runtime::Idem;
 use idem_runtime::error::{Error, StoreError};
 use idem_runtime::fingerprint::Secret;
-use idem_runtime::key::{Identity, Operation, RecordId, Scope, ToKey, ToScope};
+use idem_runtime::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
 use idem_runtime::operator::{OperatorStore, StepsOfRecord};
 use idem_runtime::record::{Observation, Payload, Record};
 use idem_runtime::store::{
@@ -317,6 +317,24 @@ impl Access {
         Ok(record.filter(|it| self.sees(it)).map(Summary::of))
     }
 
+    /// Finds a key of this scope in all operations. The records of another scope do not exist for the operator.
+    pub(super) async fn find_in_all_operations(
+        &self,
+        key: &Key,
+        scope: &Scope,
+    ) -> Result<Vec<ListedRecord>, Failure> {
+        if !self.operator.scopes().includes(scope) {
+            return Ok(Vec::new());
+        }
+        let _permit = self.permit().await?;
+        let records = self.shared.idem.records();
+        let found = records.find_in_all_operations(key, scope).await?;
+        Ok(found
+            .into_iter()
+            .filter(|it| self.sees(&it.record))
+            .collect())
+    }
+
     /// Reads a record with its attempts, which are in the answer without the payload.
     pub(super) async fn attempts(
         &self,
@@ -401,9 +419,12 @@ impl Access {
         let scopes = self.operator.scopes();
         while let Some(request) = pages.next_request() {
             let page = records.audit(filter, &request).await?;
-            let seen = page.entries.into_iter().filter(|it| match it.record() {
-                Some(record) => scopes.includes(&record.identity.scope),
-                None => self.sees_all(),
+            let seen = page.entries.into_iter().filter(|it| {
+                let identity = it.record().and_then(|it| it.identity.as_ref());
+                match identity {
+                    Some(identity) => scopes.includes(&identity.scope),
+                    None => self.sees_all(),
+                }
             });
             pages.add(seen, page.unreadable, page.next);
         }

@@ -137,11 +137,8 @@ impl Scopes {
         let Self::Only(allowed) = self else {
             return true;
         };
-        allowed.iter().any(|allowed| {
-            let rest = scope.as_str().strip_prefix(allowed.as_str());
-            // A slash inside of a part is escaped, so each slash ends a part.
-            allowed == scope || !allowed.is_none() && rest.is_some_and(|rest| rest.starts_with('/'))
-        })
+        let mut allowed = allowed.iter();
+        allowed.any(|allowed| allowed == scope || !allowed.is_none() && allowed.contains(scope))
     }
 }
 

@@ -107,7 +107,8 @@ async fn list(
     })
 }
 
-fn table(access: &Access, records: &[ListedRecord]) -> Markup {
+/// Table of records.
+pub(super) fn table(access: &Access, records: &[ListedRecord]) -> Markup {
     html! {
         table.cards {
             caption { "In the order of the store" }
@@ -231,10 +232,15 @@ pub(super) fn changes(access: &Access, entries: &[AuditEntry]) -> Markup {
                 @match &entry.subject {
                     AuditSubject::Record(record) => {
                         td.key data-label="Record" {
-                            a href=(access.link(&format!("records/{}", record.id))) {
-                                (key(record.identity.key.as_str()))
+                            @match &record.identity {
+                                Some(identity) => {
+                                    a href=(access.link(&format!("records/{}", record.id))) {
+                                        (key(identity.key.as_str()))
+                                    }
+                                    " " span.quiet { (shown(identity.operation.as_str())) }
+                                }
+                                None => { "erased " span.quiet { (record.id) } }
                             }
-                            " " span.quiet { (shown(record.identity.operation.as_str())) }
                         }
                         td.whole data-label="Was" { (record.state.as_str()) ", attempt " (record.attempt) }
                     }
@@ -244,6 +250,10 @@ pub(super) fn changes(access: &Access, entries: &[AuditEntry]) -> Markup {
                     }
                     AuditSubject::Purge { removed, interrupted, .. } => {
                         td data-label="Records" { (removed) " deleted, " (interrupted) " interrupted" }
+                        td {}
+                    }
+                    AuditSubject::Scope { id, erased, .. } => {
+                        td.key data-label="Records" { (erased) " of a scope " span.quiet { (id) } }
                         td {}
                     }
                     _ => { td {} td {} }

@@ -7,13 +7,15 @@ use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use http::StatusCode;
 use http::request::Parts;
-use idem_runtime::key::{RecordId, Scope};
+use idem_runtime::key::{Key, RecordId, Scope};
+use idem_runtime::operator::text::keys_meant;
 use maud::html;
 use serde::Deserialize;
 
 use super::access::Access;
 use super::failure::Failure;
 use super::layout::{Page, failure, refusal};
+use super::lists::table;
 use super::origin::is_same_origin;
 
 pub(super) async fn form(access: Access) -> Response {
@@ -21,8 +23,11 @@ pub(super) async fn form(access: Access) -> Response {
         section {
             h2 { "By key" }
             form method="post" action=(access.link("search")) autocomplete="off" {
-                label { "Operation, as in the function's `name`" input name="operation" maxlength="255" required; }
-                label { "Key" input name="key" maxlength="255" required; }
+                label {
+                    "Operation, as in the function's `name`. Empty to look in all that the service has used"
+                    input name="operation" maxlength="255";
+                }
+                label { "Key, as it is or as in the header" input name="key" maxlength="600" required; }
                 label {
                     "Scope, each part on a line, the outermost first. Empty if the key has none"
                     textarea name="scope" rows="2" {}
@@ -65,6 +70,9 @@ pub(super) async fn find(
             "The form was sent by another site.",
         );
     }
+    if wanted.id.trim().is_empty() && wanted.operation.trim().is_empty() {
+        return find_in_all(&access, &wanted).await;
+    }
     let id = match wanted.id.trim() {
         "" => match id_of_key(&access, &wanted).await {
             Ok(id) => id,
@@ -82,6 +90,37 @@ pub(super) async fn find(
             &format!("No record can have this name: {text}."),
         ),
     }
+}
+
+/// Lists the records of a key in all operations of the service. The page is the answer to the form: its URL has no key.
+async fn find_in_all(access: &Access, wanted: &Wanted) -> Response {
+    let scope = match scope_of(&wanted.scope) {
+        Ok(scope) => scope,
+        Err(text) => {
+            let text = format!("No record can have this scope: {text}.");
+            return refusal(access, StatusCode::BAD_REQUEST, &text);
+        }
+    };
+    let mut found = Vec::new();
+    for key in keys_meant(wanted.key.trim()) {
+        // The text of the header may be too long to be a key.
+        let Ok(key) = Key::new(key) else { continue };
+        match access.find_in_all_operations(&key, &scope).await {
+            Ok(records) => found.extend(records),
+            Err(error) => return failure(access, &error),
+        }
+    }
+    Page::new(access, "Search").with(&html! {
+        section {
+            h2 { "Records of the key" }
+            @match found.is_empty() {
+                true => {
+                    p { "No record of this scope has the key, in any operation that the service has used." }
+                }
+                false => { (table(access, &found)) }
+            }
+        }
+    })
 }
 
 /// Id of the record of a key. A key may have blanks at its ends, and a copied one often has some that are not part of it: the
