@@ -16,6 +16,10 @@ use crate::condition::Condition;
 use crate::duration::duration;
 use crate::stdout;
 
+mod scopes;
+
+pub(crate) use self::scopes::{Erase, Export, Find, IndexName};
+
 /// Say why an idempotency key answers what it answers, and what to do about it
 #[derive(Debug, Parser)]
 #[command(
@@ -24,7 +28,7 @@ use crate::stdout;
     max_term_width = 100,
     after_help = "Exit codes: 0 done; 1 failed or declined; 2 wrong arguments; 3 nothing has the key or matches, `stuck` \
                   found records, or `migrate --plan` found missing migrations; 4 the record changed \
-                  meanwhile, or `doctor` found a problem. If the output cannot be written, the exit code is 1, except \
+                  meanwhile, or `doctor` found a problem; 5 `erase --scope` left records whose owners may be at work. If the output cannot be written, the exit code is 1, except \
                   after a manual change, a purge or a migration: it then says what became of the change. A reader that \
                   leaves early, as in `idem list | head`, is no failure."
 )]
@@ -74,6 +78,12 @@ pub(crate) struct Target {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Find the records of a key, in all operations
+    ///
+    /// With the full scope, and for keys without a scope, this reads one record for each operation that the service has
+    /// used, and needs no index. A key in an unknown scope is found by the optional index of keys; without it, all records
+    /// have to be read. Records that have expired and are not purged yet are found, too.
+    Find(Find),
     /// List records, in pages
     List(List),
     /// List records that need somebody: their owner is gone without an outcome
@@ -91,8 +101,18 @@ pub(crate) enum Command {
     Fail(Fail),
     /// Record that the work was not done: the next call runs it
     Release(Change),
-    /// Delete a record, as if its key had never been used
-    Erase(Change),
+    /// Delete a record, as if its key had never been used; or with --scope alone, everything of a scope
+    ///
+    /// Everything of a scope are its records in all states, expired ones too, with their results, steps, attempts and recovery
+    /// inputs, and scope and key in the entries of the audit. The audit gets one entry, with an id in place of the scope.
+    /// Messages of the outbox have no scope and stay. Records whose owners may be at work stay as well: the exit code is
+    /// then 5, and the command says when to repeat it. It may be stopped and repeated at any time.
+    Erase(Erase),
+    /// Print everything that is kept about a scope, as JSON lines
+    ///
+    /// Each line has a `kind`: record, attempts, step, recovery_input or audit. Expired records are included as long as the
+    /// store has them. Results, steps and inputs are text, or hexadecimal digits if they are not UTF-8.
+    Export(Export),
     /// List the saved steps of a record
     Steps(Steps),
     /// List the attempts of a record: who made them, when, and how each of them ended
@@ -146,7 +166,7 @@ pub(crate) struct Name {
     #[arg(index = 2)]
     pub(crate) key: Option<String>,
     /// A part of the key's scope. Name each part, the outermost first
-    #[arg(long, value_name = "PART", requires = "key")]
+    #[arg(long, value_name = "PART")]
     pub(crate) scope: Vec<String>,
     /// Id of the record, instead of operation, key and scope
     #[arg(long, conflicts_with_all = ["operation", "key", "scope"])]
@@ -181,10 +201,37 @@ pub(crate) struct List {
     /// Only records that were first claimed at least this long ago, such as 90s or 2h
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) older_than: Option<Duration>,
+    /// Only records that were first claimed at most this long ago
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) newer_than: Option<Duration>,
+    /// Only records of this key, as it is or in the form of the header
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// Only records of this scope. Name each part, the outermost first
+    #[arg(long, value_name = "PART")]
+    pub(crate) scope: Vec<String>,
+    /// With --scope: also records of the scopes inside of it
+    #[arg(long, requires = "scope")]
+    pub(crate) recursive: bool,
+    /// Only records whose owner has this label
+    #[arg(long, value_name = "LABEL")]
+    pub(crate) owner: Option<String>,
+    /// Include records that have expired and are not purged yet
+    #[arg(long)]
+    pub(crate) expired: bool,
+    /// The oldest first, by the optional index of ages
+    #[arg(long, group = "order")]
+    pub(crate) oldest: bool,
+    /// The newest first, by the optional index of ages
+    #[arg(long, group = "order")]
+    pub(crate) newest: bool,
+    /// Read all records if there is no index for --key, --scope or --owner, without a question
+    #[arg(long)]
+    pub(crate) scan: bool,
     /// Only records that meet a condition, such as 'scope=tenant-3 attempt>=3 age>2h'
     ///
     /// The terms are those of `idem release --where`. Reads until the limit is reached, and prints no cursor.
-    #[arg(long = "where", value_name = "CONDITION", conflicts_with_all = ["state", "operation", "older_than", "after"])]
+    #[arg(long = "where", value_name = "CONDITION", conflicts_with_all = ["state", "operation", "older_than", "newer_than", "key", "scope", "owner", "expired", "order", "after"])]
     pub(crate) condition: Option<Condition>,
     /// Largest number of records
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -313,6 +360,9 @@ pub(crate) struct Attempts {
 #[command(mut_arg("operation", |it| {
     it.help("Only changes of this record. The record itself may be gone")
 }))]
+#[command(mut_arg("scope", |it| {
+    it.help("A part of the key's scope, the outermost first. Without a key: only erasures of this scope")
+}))]
 pub(crate) struct Audit {
     #[command(flatten)]
     pub(crate) name: Name,
@@ -392,7 +442,7 @@ impl Command {
             Self::Complete(Complete { change, .. })
             | Self::Fail(Fail { change, .. })
             | Self::Release(change)
-            | Self::Erase(change) => !change.dry_run,
+            | Self::Erase(Erase { change, .. }) => !change.dry_run,
             Self::Outbox(outbox) => matches!(
                 outbox.command,
                 OutboxCommand::Requeue(_) | OutboxCommand::Discard(_)
@@ -475,9 +525,9 @@ pub(crate) struct Migrate {
     /// Table of the outbox, if it is not `idem_outbox`
     #[arg(long, value_name = "NAME", requires = "outbox")]
     pub(crate) outbox_table: Option<String>,
-    /// Instead of the migrations, the optional index with which stuck records are found at once. Each call pays for it
-    #[arg(long, conflicts_with = "outbox")]
-    pub(crate) index_stuck: bool,
+    /// Instead of the migrations, an optional index, with which records are found at once. Each call pays for it
+    #[arg(long, value_name = "NAME", conflicts_with = "outbox")]
+    pub(crate) index: Option<IndexName>,
     /// Print JSON
     #[arg(long, requires = "plan")]
     pub(crate) json: bool,

@@ -5,8 +5,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use idem_runtime::OnCrash;
+use idem_runtime::Scope;
 use idem_runtime::record::{Record, RecordState};
-use idem_runtime::store::Filter;
+use idem_runtime::store::{Filter, ScopeFilter};
 
 use crate::duration::duration;
 use crate::output::shown;
@@ -104,6 +105,10 @@ impl Condition {
                 Term::Operation(Relation::Equal, name) => filter.operation = Some(name.clone()),
                 Term::Age(Relation::Greater | Relation::GreaterOrEqual, age) => {
                     filter.older_than = filter.older_than.max(Some(*age));
+                }
+                Term::Key(Relation::Equal, key) => filter.key = Some(key.clone()),
+                Term::Scope(Relation::Equal, scope) => {
+                    filter.scope = Some(ScopeFilter::Exactly(Scope::from_stored(scope)));
                 }
                 Term::Stuck => filter.stuck = true,
                 Term::Lapsed => filter.lapsed = true,
@@ -215,9 +220,9 @@ fn unknown(field: &str, value: &str, valid: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use idem_runtime::Key;
     use idem_runtime::key::{Identity, Operation, RecordId};
     use idem_runtime::record::{Digest, FencingToken, Timestamp};
-    use idem_runtime::{Key, Scope};
 
     use super::*;
 

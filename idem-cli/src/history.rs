@@ -103,14 +103,14 @@ pub(crate) async fn attempts(connection: &Connection, attempts: &Attempts) -> an
     Ok(End::Done)
 }
 
-fn replay_json(replay: &NotedReplay) -> Value {
+pub(crate) fn replay_json(replay: &NotedReplay) -> Value {
     json!({
         "at": replay.at.as_micros(),
         "by": replay.by.as_ref().map(OwnerLabel::as_str),
     })
 }
 
-fn attempt_json(attempt: &AttemptEntry) -> Value {
+pub(crate) fn attempt_json(attempt: &AttemptEntry) -> Value {
     json!({
         "attempt": attempt.number,
         "owner": attempt.owner.as_ref().map(OwnerLabel::as_str),
@@ -177,13 +177,24 @@ pub(crate) fn print_entries<const COLUMNS: usize>(
 
 fn entry_row(entry: &AuditEntry) -> [String; 9] {
     let [operation, key, scope, state, attempt] = match entry.record() {
-        Some(record) => [
-            shown(record.identity.operation.as_str()),
-            key(record.identity.key.as_str()),
-            shown(record.identity.scope.as_str()),
-            record.state.as_str().to_owned(),
-            record.attempt.to_string(),
-        ],
+        Some(record) => {
+            let [operation, key, scope] = match &record.identity {
+                Some(identity) => [
+                    shown(identity.operation.as_str()),
+                    key(identity.key.as_str()),
+                    shown(identity.scope.as_str()),
+                ],
+                None => [String::new(), "erased".to_owned(), "erased".to_owned()],
+            };
+            let attempt = record.attempt.to_string();
+            [
+                operation,
+                key,
+                scope,
+                record.state.as_str().to_owned(),
+                attempt,
+            ]
+        }
         None => Default::default(),
     };
     let change = match &entry.subject {
@@ -196,6 +207,7 @@ fn entry_row(entry: &AuditEntry) -> [String; 9] {
             (removed, 0) => format!("purged {removed}"),
             (removed, marked) => format!("purged {removed}, interrupted {marked}"),
         },
+        AuditSubject::Scope { erased, .. } => format!("erased a scope, {erased} records"),
         _ => entry.action.as_str().to_owned(),
     };
     [
@@ -211,8 +223,12 @@ fn entry_row(entry: &AuditEntry) -> [String; 9] {
     ]
 }
 
-/// Id of the record that the command line names. The record may be gone, so it is not searched.
+/// Id of the record that the command line names, or the one that stands for a scope. The record may be gone, so it is not
+/// searched.
 fn id_of(name: &Name) -> anyhow::Result<Option<RecordId>> {
+    if name.key.is_none() && !name.scope.is_empty() {
+        return Ok(Some(scope_of(&name.scope)?.audit_id()));
+    }
     let (Some(operation), Some(key)) = (&name.operation, &name.key) else {
         return Ok(name.id);
     };
@@ -225,7 +241,7 @@ fn id_of(name: &Name) -> anyhow::Result<Option<RecordId>> {
     Ok(Some(RecordId::of(&identity)))
 }
 
-fn entry_json(entry: &AuditEntry) -> Value {
+pub(crate) fn entry_json(entry: &AuditEntry) -> Value {
     let mut value = json!({
         "at": entry.at.as_micros(),
         "actor": entry.change.actor(),
@@ -235,9 +251,10 @@ fn entry_json(entry: &AuditEntry) -> Value {
     match &entry.subject {
         AuditSubject::Record(record) => {
             value["id"] = record.id.to_string().into();
-            value["operation"] = record.identity.operation.as_str().into();
-            value["key"] = record.identity.key.as_str().into();
-            value["scope"] = record.identity.scope.as_str().into();
+            let identity = record.identity.as_ref();
+            value["operation"] = identity.map(|it| it.operation.as_str()).into();
+            value["key"] = identity.map(|it| it.key.as_str()).into();
+            value["scope"] = identity.map(|it| it.scope.as_str()).into();
             value["state"] = record.state.as_str().into();
             value["fencing_token"] = record.fencing_token.number().into();
             value["attempt"] = record.attempt.into();
@@ -250,6 +267,10 @@ fn entry_json(entry: &AuditEntry) -> Value {
             value["removed"] = (*removed).into();
             value["abandoned"] = (*abandoned).into();
             value["interrupted"] = (*interrupted).into();
+        }
+        AuditSubject::Scope { id, erased, .. } => {
+            value["id"] = id.to_string().into();
+            value["erased"] = (*erased).into();
         }
         _ => {}
     }

@@ -26,6 +26,21 @@ pub(crate) fn is_confirmed(change: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
+/// Asks whether to go on after a remark. `None` if there is no terminal to ask on.
+///
+/// # Errors
+/// If the question cannot be shown.
+pub(crate) fn is_agreed(remark: &str) -> anyhow::Result<Option<bool>> {
+    let mut input = io::stdin().lock();
+    if !input.is_terminal() {
+        return Ok(None);
+    }
+    ask(format_args!("\n{remark} Go on? [y/N] "))?;
+    let mut answer = String::new();
+    input.read_line(&mut answer)?;
+    Ok(Some(matches!(answer.trim(), "y" | "Y" | "yes")))
+}
+
 /// Writes a question.
 ///
 /// # Errors

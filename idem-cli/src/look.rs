@@ -9,31 +9,58 @@ use serde_json::json;
 
 use crate::End;
 use crate::arguments::{Explain, List, Show, Stuck};
-use crate::find::{absent, find};
+use crate::find::{absent, find, scope_filter};
 use crate::history;
 use crate::output::{self, key, shown, time_from};
 use crate::request::{self, Comparison};
 use crate::stdout::{errln, outln};
 use crate::target::{Connection, Handle};
-use idem_runtime::operator::Explanation;
+use crate::{history, search};
+use idem_runtime::operator::text::keys_meant;
+use idem_runtime::operator::{AgeOrder, Explanation};
 
 /// Time after which a command says why it is slow.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn list(connection: &Connection, list: &List) -> anyhow::Result<End> {
     let idem = &connection.idem;
+    let scope = match list.scope.is_empty() {
+        true => None,
+        false => Some(scope_filter(&list.scope, list.recursive)?),
+    };
     let filter = Filter {
         state: list.state.map(RecordState::from),
         operation: list.operation.clone(),
         older_than: list.older_than,
+        newer_than: list.newer_than,
+        // The last one is the key in the header's form, or the text itself.
+        key: list.key.as_deref().and_then(|it| keys_meant(it).pop()),
+        scope,
+        owner: list.owner.clone(),
+        expired: list.expired,
         ..Filter::default()
     };
+    let order = match (list.oldest, list.newest) {
+        (true, _) => Some(AgeOrder::OldestFirst),
+        (_, true) => Some(AgeOrder::NewestFirst),
+        _ => None,
+    };
     let after = list.after.as_deref().map(Cursor::new);
+    let is_search = filter.key.is_some() || filter.scope.is_some() || filter.owner.is_some();
+    if is_search && order.is_none() {
+        let how = search::agree_to_scan(connection, &filter, list.scan).await?;
+        errln!("searched: {how}");
+    }
     let page = match &list.condition {
-        None => page(idem, &filter, after, list.limit).await?,
+        None => {
+            let look = search::page(connection, &filter, order, after, list.limit);
+            slow_without_index(connection, &filter, look).await?
+        }
         Some(condition) => {
             let meets = |record: &Record| condition.matches(record);
-            matching(idem, &condition.filter(), list.limit, meets).await?
+            let filter = condition.filter();
+            let look = matching(idem, &filter, list.limit, meets);
+            slow_without_index(connection, &filter, look).await?
         }
     };
     refuse_if_all_is_empty(connection, &page).await?;
@@ -58,7 +85,8 @@ pub(crate) async fn stuck(connection: &Connection, stuck: &Stuck) -> anyhow::Res
         operation: stuck.operation.clone(),
         ..Filter::default()
     };
-    let mut page = slow_without_index(connection, page(idem, &filter, None, stuck.limit)).await?;
+    let look = page(idem, &filter, None, stuck.limit);
+    let mut page = slow_without_index(connection, &filter, look).await?;
     if let Some(attempts) = stuck.attempts {
         for state in [RecordState::Running, RecordState::Released] {
             let filter = Filter {
@@ -98,9 +126,10 @@ async fn refuse_if_all_is_empty(connection: &Connection, page: &Page) -> anyhow:
     }
 }
 
-/// Says after a while why looking for stuck records takes so long.
+/// Says after a while why a search takes so long.
 async fn slow_without_index<T>(
     connection: &Connection,
+    filter: &Filter,
     look: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
     let mut look = pin!(look);
@@ -108,13 +137,14 @@ async fn slow_without_index<T>(
         found = &mut look => return found,
         () = tokio::time::sleep(PATIENCE) => {}
     }
-    let index = connection.store.stuck_index().await?;
-    match index {
-        Some(index) if !index.exists => errln!(
-            "reading the whole table, 10,000 records at a time: `idem migrate --index-stuck` creates an index for this"
-        ),
-        Some(_) => {}
-        None => errln!("scanning all keys of the database, and reading the records among them"),
+    if search::how(connection, filter).await? == search::How::Scan {
+        match connection.database {
+            Some(_) if filter.stuck => errln!(
+                "reading the whole table, 10,000 records at a time: `idem migrate --index stuck` creates an index for this"
+            ),
+            Some(_) => errln!("reading the whole table, 10,000 records at a time"),
+            None => errln!("scanning all keys of the database, and reading the records among them"),
+        }
     }
     look.await
 }

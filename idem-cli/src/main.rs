@@ -14,6 +14,8 @@ mod clock;
 mod condition;
 mod doctor;
 mod duration;
+mod erase;
+mod export;
 mod find;
 mod history;
 mod input;
@@ -25,6 +27,7 @@ mod output;
 mod presence;
 mod purge;
 mod request;
+mod search;
 mod serve;
 mod stats;
 mod stdout;
@@ -47,6 +50,8 @@ enum End {
     Changed,
     /// `doctor` found a problem.
     Problem,
+    /// Records of an erased scope are left, because their owners may be at work.
+    Left,
 }
 
 impl From<End> for ExitCode {
@@ -56,6 +61,7 @@ impl From<End> for ExitCode {
             End::Failed => Self::FAILURE,
             End::Found => Self::from(3),
             End::Changed | End::Problem => Self::from(4),
+            End::Left => Self::from(5),
         }
     }
 }
@@ -115,6 +121,7 @@ async fn run(Arguments { target, command }: Arguments) -> anyhow::Result<End> {
     let connection = target.connect().await?;
     let idem = &connection.idem;
     match command {
+        Command::Find(find) => find::find_key(&connection, &find).await,
         Command::List(list) => look::list(&connection, &list).await,
         Command::Stuck(stuck) => look::stuck(&connection, &stuck).await,
         Command::Show(show) => look::show(&connection, &show).await,
@@ -122,7 +129,8 @@ async fn run(Arguments { target, command }: Arguments) -> anyhow::Result<End> {
         Command::Complete(complete) => change::complete(idem, &complete).await,
         Command::Fail(fail) => change::fail(idem, &fail).await,
         Command::Release(release) => change::release(idem, &release).await,
-        Command::Erase(erase) => change::erase(idem, &erase).await,
+        Command::Erase(erase) => erase::erase(&connection, &erase).await,
+        Command::Export(export) => export::export(&connection, &export).await,
         Command::Steps(steps) => steps::steps(&connection, &steps).await,
         Command::Attempts(attempts) => history::attempts(&connection, &attempts).await,
         Command::Audit(audit) => history::audit(idem, &audit).await,

@@ -1,6 +1,7 @@
 //! Migrations of the tables: which are missing, their SQL, and applying them.
 
 use anyhow::bail;
+use idem_runtime::operator::OptionalIndex;
 use serde_json::json;
 
 use crate::End;
@@ -12,8 +13,8 @@ use crate::{outbox, output};
 const NO_TABLES: &str = "a Redis store has no tables, so there is nothing to migrate";
 
 pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyhow::Result<End> {
-    if migrate.index_stuck {
-        return index_stuck(connection, migrate).await;
+    if let Some(name) = migrate.index {
+        return index(connection, migrate, name.into()).await;
     }
     let outbox = match migrate.outbox {
         true => Some(outbox::open(connection, migrate.outbox_table.as_deref())?),
@@ -68,33 +69,38 @@ pub(crate) async fn migrate(connection: &Connection, migrate: &Migrate) -> anyho
     Ok(End::Done)
 }
 
-/// The optional index of stuck records.
-async fn index_stuck(connection: &Connection, migrate: &Migrate) -> anyhow::Result<End> {
-    let Some(index) = connection.store.stuck_index().await? else {
+/// An optional index.
+async fn index(
+    connection: &Connection,
+    migrate: &Migrate,
+    index: OptionalIndex,
+) -> anyhow::Result<End> {
+    let Some(state) = connection.store.index(index).await? else {
         bail!(NO_TABLES);
     };
+    let name = index.as_str();
     if migrate.action.plan {
         match migrate.json {
-            true => output::print_json(&json!({ "exists": index.exists, "sql": index.sql })),
-            false if index.exists => outln!("the index of stuck records exists"),
-            false => outln!("the index of stuck records does not exist"),
+            true => output::print_json(&json!({ "exists": state.exists, "sql": state.sql })),
+            false if state.exists => outln!("the index `{name}` exists"),
+            false => outln!("the index `{name}` does not exist"),
         }
-        return Ok(match index.exists {
+        return Ok(match state.exists {
             true => End::Done,
             false => End::Found,
         });
     }
     if migrate.action.sql {
-        match index.exists {
+        match state.exists {
             true => outln!("-- The index exists."),
-            false => outln!("{};", index.sql),
+            false => outln!("{};", state.sql),
         }
         return Ok(End::Done);
     }
-    connection.store.create_stuck_index().await?;
-    match index.exists {
-        true => outln!("the index of stuck records existed"),
-        false => outln!("created the index of stuck records"),
+    connection.store.create_index(index).await?;
+    match state.exists {
+        true => outln!("the index `{name}` existed"),
+        false => outln!("created the index `{name}`"),
     }
     Ok(End::Done)
 }

@@ -66,7 +66,10 @@ pub(crate) fn table_of_records(records: &[ListedRecord]) -> String {
             shown(record.identity.operation.as_str()),
             key(record.identity.key.as_str()),
             shown(record.identity.scope.as_str()),
-            state(record).to_owned(),
+            match record.is_expired() {
+                true => format!("{}, expired", state(record)),
+                false => state(record).to_owned(),
+            },
             record.attempt.to_string(),
             duration(record.read_at.since(record.first_claimed_at)),
             record.on_crash.as_str().to_owned(),
@@ -121,6 +124,11 @@ pub(crate) fn print_json(value: &Value) {
     outln!("{}", safe_json(&format!("{value:#}")));
 }
 
+/// Prints JSON as [`print_json`] does, on one line.
+pub(crate) fn print_json_line(value: &Value) {
+    outln!("{}", safe_json(&value.to_string()));
+}
+
 /// In a JSON text, these characters are in strings only.
 fn safe_json(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
@@ -150,6 +158,7 @@ pub(crate) fn json(record: &Record, with_payload: bool) -> Value {
         "state": record.state.as_str(),
         "lapsed": record.is_lapsed(),
         "stuck": record.is_stuck(),
+        "expired": record.is_expired(),
         "attempt": record.attempt,
         "on_crash": record.on_crash.as_str(),
         "fencing_token": record.fencing_token.number(),

@@ -26,6 +26,7 @@ mod migrate;
 mod nights;
 mod outbox;
 mod output;
+mod scopes;
 mod serve;
 mod tls;
 mod watch;
@@ -37,6 +38,9 @@ use look::{
     members_that_differ_are_named, records_are_counted_by_operation_and_state,
     records_are_selected_by_condition_and_attempts,
     saved_steps_are_listed_and_their_results_hidden,
+};
+use scopes::{
+    a_key_is_found_with_and_without_its_scope, everything_of_a_scope_is_exported_and_erased,
 };
 
 /// A store that the command connects to.
@@ -456,6 +460,8 @@ on_stores! { [operators] Place::open:
     records_are_selected_by_condition_and_attempts,
     records_that_meet_a_condition_are_changed_together,
     a_healthy_store_has_no_problem,
+    a_key_is_found_with_and_without_its_scope,
+    everything_of_a_scope_is_exported_and_erased,
 }
 
 #[tokio::test]

@@ -280,7 +280,7 @@ async fn a_redis_store_has_no_tables() {
         .idem(&["migrate", "--plan", "--outbox"])
         .expect_error(1, "has no outbox");
     place
-        .idem(&["migrate", "--index-stuck", "--apply"])
+        .idem(&["migrate", "--index", "stuck", "--apply"])
         .expect_error(1, "has no tables");
 }
 
@@ -288,7 +288,7 @@ async fn a_redis_store_has_no_tables() {
 async fn the_index_of_stuck_records_is_created_on_request(place: Place) {
     place.interrupted("order-1").await;
     let found = place.idem(&["stuck"]).expect(3, &["order-1"]).out;
-    let index = |how| place.idem(&["migrate", "--index-stuck", how]);
+    let index = |how| place.idem(&["migrate", "--index", "stuck", how]);
     index("--plan").expect(3, &["does not exist"]);
     let sql = index("--sql").expect(0, &["CREATE INDEX"]).out;
     assert!(sql.trim_end().ends_with(';'), "{sql}");
@@ -307,7 +307,7 @@ async fn the_index_of_stuck_records_is_created_on_request(place: Place) {
 #[ignore = "IDEM_TEST_POSTGRES_URL"]
 async fn an_invalid_index_of_postgres_is_created_anew() {
     let place = Place::open(places::postgres()).await;
-    let index = |how| place.idem(&["migrate", "--index-stuck", how]);
+    let index = |how| place.idem(&["migrate", "--index", "stuck", how]);
     index("--apply").expect(0, &["created"]);
     let store = PostgresStore::connect(&place.url).await.unwrap();
     let table = &place.options[1];
