@@ -37,6 +37,7 @@ pages! {
     load = "src/load.md";
     moving = "src/moving.md";
     operations = "src/operations.md";
+    privacy = "src/privacy.md";
     console = "src/console.md";
     metrics = "src/metrics.md";
 }
