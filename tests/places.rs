@@ -43,6 +43,7 @@ use crate::sql::{CONNECTED_WITHIN, Sql};
 /// - `versions`: there were earlier versions of the tables
 /// - `cascades`: the database deletes the steps of a record that another program deletes
 /// - `recovery`: the store keeps recovery inputs
+/// - `forgetting`: the store drops payloads before their records expire
 /// - `operators`: the store is one for the command and the console
 /// - `alone`: the store notices a transaction that other code has left open on a connection of its pool, or its driver lets
 ///   none be left open
@@ -53,21 +54,21 @@ use crate::sql::{CONNECTED_WITHIN, Sql};
 #[macro_export]
 macro_rules! places {
     ($reader:ident $arguments:tt) => {
-        $crate::$reader! { $arguments memory, Arc<MemoryStore>, [], [], memory_home(), [] }
+        $crate::$reader! { $arguments memory, Arc<MemoryStore>, [], [], memory_home(), [forgetting] }
         $crate::$reader! { $arguments sqlite, SqliteStore, [], [], file(),
-            [transactions versions cascades recovery operators alone clients] }
+            [transactions versions cascades recovery forgetting operators alone clients] }
         $crate::$reader! { $arguments postgres, PostgresStore,
             ["needs PostgreSQL: cargo xtask test runs it"], [POSTGRES], database(backends::postgres),
-            [transactions server versions cascades recovery operators alone clients] }
+            [transactions server versions cascades recovery forgetting operators alone clients] }
         $crate::$reader! { $arguments postgres_portable, PostgresStore,
             ["needs PostgreSQL: cargo xtask test runs it"], [POSTGRES], database(backends::postgres_portable),
-            [transactions server recovery operators] }
+            [transactions server recovery forgetting operators] }
         $crate::$reader! { $arguments mariadb, MySqlStore,
             ["needs MariaDB: cargo xtask test runs it"], [MARIADB], database(backends::mariadb),
-            [transactions server versions recovery operators alone] }
+            [transactions server versions recovery forgetting operators alone] }
         $crate::$reader! { $arguments mysql, MySqlStore,
             ["needs MySQL: cargo xtask test runs it"], [MYSQL], database(backends::mysql),
-            [transactions server versions recovery operators] }
+            [transactions server versions recovery forgetting operators] }
         $crate::$reader! { $arguments redis, RedisStore,
             ["needs Redis: cargo xtask test runs it"], [REDIS], database(redis_keys), [operators] }
         $crate::$reader! { $arguments redis_cluster, RedisStore,
@@ -166,6 +167,9 @@ macro_rules! where_it_can {
         $crate::where_it_can! { [$($word)*] $all $all $($then)* }
     };
     ([versions $($word:ident)*] [versions $($can:ident)*] $all:tt $($then:tt)*) => {
+        $crate::where_it_can! { [$($word)*] $all $all $($then)* }
+    };
+    ([forgetting $($word:ident)*] [forgetting $($can:ident)*] $all:tt $($then:tt)*) => {
         $crate::where_it_can! { [$($word)*] $all $all $($then)* }
     };
     ([recovery $($word:ident)*] [recovery $($can:ident)*] $all:tt $($then:tt)*) => {
@@ -425,6 +429,8 @@ pub struct Suite {
 pub type OpenSuite = Box<dyn FnOnce(&Runtime) -> anyhow::Result<Arc<dyn Store>> + Send>;
 
 const NO_RECOVERY: &[Needs] = &[Needs::Recovery];
+/// Parts that a store in Redis does not have.
+const OF_REDIS: &[Needs] = &[Needs::Recovery, Needs::Forgetting];
 
 impl Suite {
     /// A store that has every part.
@@ -446,9 +452,10 @@ impl Suite {
     }
 
     fn of<S: Backend>(place: Place<S>) -> Self {
-        let lacks = match place.can("recovery") {
-            true => &[],
-            false => NO_RECOVERY,
+        let lacks = match (place.can("recovery"), place.can("forgetting")) {
+            (true, true) => &[],
+            (false, true) => NO_RECOVERY,
+            (_, false) => OF_REDIS,
         };
         Self::new(place.name, place.needs, async move || place.open().await).lacking(lacks)
     }
@@ -562,7 +569,7 @@ pub fn suites(files: &Files) -> Vec<Suite> {
             let store = RedisStore::connect_sentinel(urls.iter().map(String::as_str), &primary);
             Ok(store.await?)
         })
-        .lacking(NO_RECOVERY),
+        .lacking(OF_REDIS),
     ]);
     let shelf = |shown| CasStore::new(Shelf::new(shown));
     suites.extend([
@@ -578,6 +585,7 @@ pub fn suites(files: &Files) -> Vec<Suite> {
             Needs::Attempts,
             Needs::Audit,
             Needs::Recovery,
+            Needs::Forgetting,
         ]),
     ]);
     // A database that speaks PostgreSQL, such as CockroachDB. No test starts one.

@@ -543,6 +543,20 @@ impl AnyPool {
         self.execute(&expire).await
     }
 
+    /// Moves the times of all records into the past by hand, as if this much time had passed.
+    ///
+    /// # Errors
+    ///
+    /// The statement fails.
+    pub async fn age(&self, by: Duration) -> anyhow::Result<()> {
+        let micros = by.as_micros();
+        self.execute(&format!(
+            "UPDATE idem_records SET first_claimed_at = first_claimed_at - {micros}, lease_until = lease_until - {micros}, \
+             ended_at = ended_at - {micros}, purge_after = purge_after - {micros}"
+        ))
+        .await
+    }
+
     /// Reads a number.
     ///
     /// # Errors

@@ -246,6 +246,7 @@ mod tests {
             lease_until: claimed.after(Duration::from_secs(30)),
             retention: Duration::from_secs(3600),
             on_crash: OnCrash::Refuse,
+            payload_for: None,
             first_claimed_at: claimed,
             ended_at: None,
             read_at: claimed.after(Duration::from_secs(3600)),

@@ -42,9 +42,7 @@ pub(crate) async fn purge(connection: &Connection, purge: &Purge) -> anyhow::Res
         let batch = connection.idem.records().by(&manual).purge(BATCH).await;
         let batch =
             batch.with_context(|| format!("deleted {} records before this", all.removed))?;
-        all.removed += batch.removed;
-        all.abandoned += batch.abandoned;
-        all.interrupted += batch.interrupted;
+        all.add(&batch);
         progress.set_message(format!("{} records deleted", all.removed));
         if !batch.more {
             break;
@@ -56,6 +54,7 @@ pub(crate) async fn purge(connection: &Connection, purge: &Purge) -> anyhow::Res
             "removed": all.removed,
             "abandoned": all.abandoned,
             "interrupted": all.interrupted,
+            "forgotten": all.forgotten,
             "expires_by_itself": expires_by_itself,
         });
         output::print_json(&value);
@@ -70,6 +69,12 @@ pub(crate) async fn purge(connection: &Connection, purge: &Purge) -> anyhow::Res
         "interrupted  {} (their outcome is unknown, see `idem stuck`)",
         all.interrupted
     );
+    if all.forgotten > 0 {
+        outln!(
+            "forgotten    {} (their outcomes are no longer kept, and their keys still are)",
+            all.forgotten
+        );
+    }
     if expires_by_itself {
         outln!(
             "This store deletes expired records itself. A purge deletes only what it finds before the store does."

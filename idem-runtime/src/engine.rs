@@ -31,6 +31,7 @@ mod idem;
 mod install;
 pub(crate) mod interference;
 mod issue;
+mod key_age;
 mod named;
 mod operation;
 mod operation_names;

@@ -32,6 +32,7 @@ pub struct AlreadyInstalled;
 /// | [`Interrupted`](Self::Interrupted) | an earlier call crashed, and it is unknown whether its effect happened | an operator (or `reconcile`) decides, then retry |
 /// | [`LeaseLost`](Self::LeaseLost) | this call's lease lapsed, and another call took over | retry with the same key to get the stored result |
 /// | [`Unrecorded`](Self::Unrecorded) | the work was done, but its result could not be stored | look the result up elsewhere; the body does not run again |
+/// | [`Expired`](Self::Expired) | the work of this key was done longer ago than outcomes are kept, or the key is too old to be new | look the result up elsewhere; the body does not run again |
 /// | [`InvalidCall`](Self::InvalidCall) | operation name, ttl, lease or step is malformed | fix the service |
 /// | [`InvalidKey`](Self::InvalidKey) | key or scope is malformed; or an issued key is required, and this one was not issued or has expired | fix the caller, or request an issued key |
 /// | [`Fingerprint`](Self::Fingerprint) | the request has no canonical form | fix the request |
@@ -74,6 +75,9 @@ pub enum Error {
     LeaseLost,
     /// The work was done, but its result could not be stored, so it cannot be replayed.
     Unrecorded,
+    /// The work of this key is done, and its outcome is no longer kept ([`Call::remember`](crate::Call::remember)). Or the key
+    /// has no record, and is older than records are kept ([`Call::refuse_old_keys`](crate::Call::refuse_old_keys)).
+    Expired,
     /// The key or the scope is malformed, or an issued key is required and this one is not.
     InvalidKey(InvalidKey),
     /// The operation's name, ttl, lease or a step of the body is malformed.
@@ -120,6 +124,10 @@ impl fmt::Display for Error {
             Self::LeaseLost => f.write_str("the lease of this call was lost to another one"),
             Self::Unrecorded => f.write_str(
                 "the work for this key was done but its result could not be stored",
+            ),
+            Self::Expired => f.write_str(
+                "this key is remembered, or is too old to be new, and its outcome is no longer kept; look the result up, \
+                 and give new work a new key",
             ),
             Self::InvalidKey(reason) => write!(f, "the idempotency key is invalid: {reason}"),
             Self::InvalidCall(reason) => {

@@ -59,6 +59,7 @@ mod attempts;
 mod audit;
 mod claiming;
 mod fencing;
+mod forgetting;
 mod interruption;
 mod kit;
 mod listing;
@@ -97,6 +98,8 @@ pub enum Needs {
     Audit,
     /// Recovery inputs: [`Store::recovery`] returns a store of recovery inputs.
     Recovery,
+    /// Payloads that are dropped before their records expire: [`Store::forgetting`] returns a store that does so.
+    Forgetting,
 }
 
 /// Proof of one rule.
@@ -131,6 +134,7 @@ impl Case {
             Needs::Steps => store.steps().is_some(),
             Needs::Attempts => store.attempts().is_some(),
             Needs::Audit => store.audit().is_some(),
+            Needs::Forgetting => store.forgetting().is_some(),
             Needs::Recovery => store.recovery().is_some(),
         }
     }
@@ -241,6 +245,7 @@ impl fmt::Display for Report {
             (Needs::Steps, "no steps"),
             (Needs::Attempts, "no history of attempts"),
             (Needs::Audit, "no audit"),
+            (Needs::Forgetting, "payloads as long as records"),
             (Needs::Recovery, "nothing to recover calls with"),
         ] {
             let missing = self.inapplicable.iter().filter(|it| it.needs == needs);
@@ -402,6 +407,7 @@ const fn needs(module: &str) -> Needs {
     match module.as_bytes() {
         b"attempts" => Needs::Attempts,
         b"audit" => Needs::Audit,
+        b"forgetting" => Needs::Forgetting,
         b"steps" => Needs::Steps,
         b"recovery" => Needs::Recovery,
         _ => Needs::Nothing,
@@ -556,6 +562,15 @@ const CASES: &[Case] = table! {
         entries_outlive_their_record: "the entries of an erased record are kept, the newest first",
         manual_purge_is_written_down: "a manual purge writes one entry with its counts, and none if it changed nothing",
         audit_is_listed_in_pages: "each entry of an actor is on exactly one page, and entries that are too old are on none",
+    }
+    forgetting {
+        payload_time_is_kept: "a record completed for a time has that time, its whole payload and its retention, and its owner's repetition changes nothing",
+        completion_for_a_time_is_fenced: "with another claim id or another fencing token no record is completed for a time, and nothing is written",
+        payload_is_dropped_when_its_time_is_over: "a purge drops the payload once its time is over, counts it, and changes nothing else of the record",
+        payload_stays_until_its_time_is_over: "a purge drops no payload whose time is not over, also as of an earlier time, and none without a time",
+        forgotten_is_never_granted: "a record without its payload is reported to claims and takeovers, and is never granted nor resolved",
+        forgotten_expires: "a record without its payload is absent once its retention is over, and the record that follows keeps its payload",
+        forgetting_is_bounded: "a purge drops at most as many payloads as it was allowed to change records, and says that there is more",
     }
     recovery {
         input_is_read_as_it_was_saved: "a recovery input is read byte for byte with the tag of its codec, and keeping it changes nothing of the record",

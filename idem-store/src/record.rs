@@ -365,7 +365,7 @@ pub struct Record {
     pub fingerprint: Digest,
     /// State of the record.
     pub state: RecordState,
-    /// The encoded value or error of a completed or failed record.
+    /// The encoded value or error of a completed or failed record. None as well if the record [has forgotten it](Self::is_forgotten).
     pub payload: Option<Payload>,
     /// Claim id of the current or last owner; none once the record is released or was resolved manually.
     pub claim_id: Option<ClaimId>,
@@ -378,6 +378,18 @@ pub struct Record {
     /// Retention: how long the record is kept after it ended or was released.
     #[cfg_attr(feature = "serde", serde(with = "serial::duration"))]
     pub retention: Duration,
+    /// Time for which the payload is kept after the record ended, if it is shorter than the retention. A purge then drops
+    /// the payload, and the rest of the record [stays](Self::is_forgotten). None: the payload is kept as long as the
+    /// record.
+    #[cfg_attr(
+        feature = "serde",
+        serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            with = "serial::optional_duration"
+        )
+    )]
+    pub payload_for: Option<Duration>,
     /// Policy after a crash of the owner. Set by the first claim.
     pub on_crash: OnCrash,
     /// Time of the first claim.
@@ -415,6 +427,23 @@ impl Record {
     /// True if the record may be purged; a claim then treats it as absent.
     pub fn is_expired(&self) -> bool {
         self.expires_at().is_some_and(|at| at <= self.read_at)
+    }
+
+    /// Time until which the payload is kept, if it may be dropped before the record [expires](Self::expires_at). None for
+    /// a record that has not ended.
+    pub fn payload_until(&self) -> Option<Timestamp> {
+        match self.state.is_ended() {
+            true => Some(self.ended_at?.after(self.payload_for?)),
+            false => None,
+        }
+    }
+
+    /// True if the payload was dropped: the record still says that its work was done, and can no longer say with what
+    /// result.
+    pub fn is_forgotten(&self) -> bool {
+        self.payload_for.is_some()
+            && self.payload.is_none()
+            && matches!(self.state, RecordState::Completed | RecordState::Failed)
     }
 
     /// The observed version of the record, for a conditional transition.

@@ -23,6 +23,7 @@ mod cursor;
 pub mod encoding;
 mod erasure;
 mod filter;
+mod forgetting;
 mod immediate;
 mod listed;
 mod operations;
@@ -43,6 +44,7 @@ pub use self::audit::{
 };
 pub use self::erasure::{Erasure, ErasureStore, Redacted};
 pub use self::filter::{Filter, ScopeFilter};
+pub use self::forgetting::ForgettingStore;
 pub use self::immediate::ImmediateStore;
 pub use self::listed::{ListedRecord, PayloadSummary};
 pub use self::operations::OperationStore;
@@ -162,8 +164,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp, StoreError>;
 
     /// Checks up to `limit` records that are due. Deletes those that are [expired](Record::is_expired). Marks
-    /// INTERRUPTED those RUNNING under `refuse` or `reconcile` whose lease ended more than their retention ago. The
-    /// statement that writes checks these conditions again.
+    /// INTERRUPTED those RUNNING under `refuse` or `reconcile` whose lease ended more than their retention ago. Drops the
+    /// payload of those whose [`payload_until`](Record::payload_until) has passed, if the store is a [`ForgettingStore`].
+    /// The statement that writes checks these conditions again.
     ///
     /// All of this is decided as of the earlier of `as_of` and the store's clock. A caller that has a reason to mistrust
     /// the store's clock sets a limit to it by `as_of`. [`Timestamp::MAX`] sets no limit.
@@ -226,6 +229,12 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Returns this store as a store of an audit, if it keeps one. Without an audit, no record can be changed manually.
     fn audit(&self) -> Option<&dyn AuditStore> {
+        None
+    }
+
+    /// Returns this store as one that drops payloads before their records expire, if it does. If it does not, the payload
+    /// of a record is kept as long as the record.
+    fn forgetting(&self) -> Option<&dyn ForgettingStore> {
         None
     }
 
@@ -429,14 +438,31 @@ pub struct Purged {
     pub abandoned: u64,
     /// Number of records marked INTERRUPTED.
     pub interrupted: u64,
+    /// Number of records that stay, but lost their payload because its time was over. See [`ForgettingStore`].
+    pub forgotten: u64,
     /// True if more records may be due right now.
     pub more: bool,
 }
 
 impl Purged {
-    /// Returns true if no record was deleted or marked.
+    /// Returns true if no record was deleted or marked. A payload that is dropped when its time is over is no change that an
+    /// audit tells of.
     pub const fn is_nothing(&self) -> bool {
         self.removed == 0 && self.interrupted == 0
+    }
+
+    /// Number of records that the purge changed: the limit of a purge counts them.
+    pub const fn changed(&self) -> u64 {
+        self.removed + self.interrupted + self.forgotten
+    }
+
+    /// Adds the counts of another purge, which came after this one.
+    pub const fn add(&mut self, next: &Self) {
+        self.removed += next.removed;
+        self.abandoned += next.abandoned;
+        self.interrupted += next.interrupted;
+        self.forgotten += next.forgotten;
+        self.more = next.more;
     }
 }
 
@@ -532,6 +558,10 @@ macro_rules! by_pointer {
 
             fn audit(&self) -> Option<&dyn AuditStore> {
                 (**self).audit()
+            }
+
+            fn forgetting(&self) -> Option<&dyn ForgettingStore> {
+                (**self).forgetting()
             }
 
             fn erasure(&self) -> Option<&dyn ErasureStore> {

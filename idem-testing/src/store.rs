@@ -8,15 +8,15 @@ use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_runtime::key::{Operation, RecordId};
 use idem_runtime::record::{Observation, Outcome, Owner, Payload, Record, RecordState, Timestamp};
 use idem_runtime::store::{
-    AttemptStore, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore, FencedWrite, Filter,
-    ImmediateStore, OperationStore, Page, PageRequest, Purged, RecoveryInput, RecoveryStore,
-    Resolution, Resolved, SavedStep, StepStore, Store,
+    AttemptStore, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore, FencedWrite, Filter, ForgettingStore, ImmediateStore, OperationStore, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 use idem_runtime::{Key, MemoryStore};
 
 use crate::control::Control;
 use crate::log::Log;
 use crate::method::{Failure, StoreMethod};
+
+mod completing;
 
 /// Store for tests. It records the calls that a handle makes, fails on demand, and ends leases and retentions without
 /// waiting. Clones share everything.
@@ -232,24 +232,7 @@ impl Store for TestStore {
     }
 
     async fn complete(&self, owner: &Owner, outcome: &Outcome) -> Result<FencedWrite, StoreError> {
-        self.control.alive(owner).await;
-        let note = |write: &FencedWrite| match write {
-            FencedWrite::Applied => {
-                self.control
-                    .seen()
-                    .outcomes
-                    .push((owner.id, outcome.state()));
-                self.control.note(match outcome {
-                    Outcome::Completed(_) => "stores the result",
-                    Outcome::Failed(_) => "stores the error",
-                    Outcome::Unrecorded => "cannot store the result: the record says `unrecorded`",
-                });
-            }
-            FencedWrite::Fenced => self.control.note("is refused: it lost its lease"),
-        };
-        let transition = self.inner.complete(owner, outcome);
-        self.control
-            .through(StoreMethod::Complete, None, transition, note)
+        self.completing(owner, outcome, self.inner.complete(owner, outcome))
             .await
     }
 
@@ -328,6 +311,12 @@ impl Store for TestStore {
 
     fn audit(&self) -> Option<&dyn AuditStore> {
         self.inner.audit()
+    }
+
+    fn forgetting(&self) -> Option<&dyn ForgettingStore> {
+        self.inner
+            .forgetting()
+            .map(|_| self as &dyn ForgettingStore)
     }
 
     fn erasure(&self) -> Option<&dyn ErasureStore> {

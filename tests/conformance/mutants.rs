@@ -319,6 +319,31 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     ),
     (Bug::EndedTakesSteps, &["settled_takes_no_step"]),
     (Bug::StepIsReadThenWritten, &["step_against_takeover"]),
+    (Bug::PayloadTimeIsLost, &["payload_time_is_kept"]),
+    (
+        Bug::CompletionForATimeIsNotFenced,
+        &["completion_for_a_time_is_fenced"],
+    ),
+    (
+        Bug::PayloadIsNeverDropped,
+        &["payload_is_dropped_when_its_time_is_over"],
+    ),
+    (
+        Bug::ForgettingIsNotCounted,
+        &["payload_is_dropped_when_its_time_is_over"],
+    ),
+    (
+        Bug::PayloadIsDroppedEarly,
+        &["payload_stays_until_its_time_is_over"],
+    ),
+    (
+        Bug::PurgeTrustsItsClock,
+        &["payload_stays_until_its_time_is_over"],
+    ),
+    (Bug::ForgottenIsGranted, &["forgotten_is_never_granted"]),
+    (Bug::ForgottenNeverExpires, &["forgotten_expires"]),
+    (Bug::PayloadTimeOutlivesExpiry, &["forgotten_expires"]),
+    (Bug::ForgettingIsUnbounded, &["forgetting_is_bounded"]),
     (Bug::StepsOutliveExpiry, &["steps_end_with_expiry"]),
     (Bug::StepsOutliveErasure, &["steps_end_with_erasure"]),
     (Bug::StepsOutlivePurging, &["steps_end_with_purging"]),

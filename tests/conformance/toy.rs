@@ -15,14 +15,14 @@ use idem_runtime::record::{
 };
 use idem_runtime::store::{
     AttemptLog, AttemptStore, AuditEntry, AuditStore, ClaimOutcome, ClaimRequest, Cursor,
-    FencedWrite, Filter, Granted, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
-    ScopeFilter, StepStore,
+    FencedWrite, Filter, ForgettingStore, Granted, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved, ScopeFilter, StepStore,
 };
 
 use crate::bug::Bug;
 
 mod attempts;
 mod audit;
+mod forgetting;
 mod purging;
 mod recovery;
 mod steps;
@@ -90,6 +90,7 @@ impl ToyStore {
         record.is_expired()
             && !(self.has(Bug::ExpiredIsStillThere) && record.state.is_ended())
             && !(self.has(Bug::AbandonedIsStillThere) && record.state == RecordState::Running)
+            && !(self.has(Bug::ForgottenNeverExpires) && record.is_forgotten())
     }
 
     /// The record as it is now; `None` if it has expired.
@@ -147,6 +148,8 @@ impl ToyStore {
             inner.inputs.remove(&claim.id);
         }
         let fencing_token = self.fencing_token(inner, previous, now);
+        let former = inner.records.get(&self.id(&claim.id));
+        let former = former.and_then(|record| record.payload_for);
         let record = Record {
             id: claim.id,
             identity: self.identity(claim),
@@ -158,6 +161,7 @@ impl ToyStore {
             attempt: 1,
             lease_until: now.after(self.span(claim.lease)),
             retention: self.span(claim.retention),
+            payload_for: former.filter(|_| self.has(Bug::PayloadTimeOutlivesExpiry)),
             on_crash: claim.on_crash,
             first_claimed_at: now,
             ended_at: None,
@@ -247,6 +251,9 @@ impl ToyStore {
             let after = record.clone();
             self.repeat_log(inner, claim, &after);
             return ClaimOutcome::Granted(granted(&after));
+        }
+        if self.has(Bug::ForgottenIsGranted) && record.is_forgotten() {
+            return self.regrant(inner, claim, false);
         }
         if self.has(Bug::EndedIsGrantedToItsOwner)
             && record.state.is_ended()
@@ -606,6 +613,10 @@ impl Store for ToyStore {
     }
 
     fn attempts(&self) -> Option<&dyn AttemptStore> {
+        Some(self)
+    }
+
+    fn forgetting(&self) -> Option<&dyn ForgettingStore> {
         Some(self)
     }
 

@@ -32,6 +32,7 @@ mod purging;
 mod records;
 mod recovery;
 mod redis;
+mod remember;
 mod replay;
 mod rotation;
 mod runtimes;

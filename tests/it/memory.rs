@@ -120,6 +120,7 @@ async fn purging_removes_all_expired_records_in_bounded_batches() {
             removed: 200,
             abandoned: 200,
             interrupted: 50,
+            forgotten: 0,
             more: false
         }
     );

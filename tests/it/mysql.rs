@@ -139,7 +139,7 @@ async fn ten_stores_migrate_one_database_concurrently() {
             .fetch_one(&pool)
             .await
             .unwrap();
-        assert_eq!(applied, 3);
+        assert_eq!(applied, 4);
 
         execute(
             &pool,

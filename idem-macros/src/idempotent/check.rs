@@ -38,8 +38,10 @@ pub(super) struct Checked {
     /// Return type of the function.
     pub(super) ret: Type,
     pub(super) ttl: Duration,
+    pub(super) remember: Option<Duration>,
     pub(super) lease: Option<Duration>,
     pub(super) wait: Option<Duration>,
+    pub(super) refuse_old_keys: Option<Duration>,
 }
 
 /// Checks everything. An option that is wrong is reported and replaced, so that the others are still generated: the
@@ -65,6 +67,7 @@ pub(super) fn check(
     check_release_err(options, errors);
     check_patterns(options, errors);
     check_issued(options, errors);
+    check_old_keys(options, errors);
     check_member_digests(options, errors);
     if errors.by(|errors| check_attempt(options, function, errors)) {
         options.attempt = None;
@@ -103,12 +106,13 @@ pub(super) fn check(
         // The option that is wrong or missing may be the one that leaves an argument out.
         options.skip_all = Some(Given::in_place_of("skip_all", Flag));
     }
-    let [ttl, lease, wait] = durations;
     Some(Checked {
         ret: ret?,
-        ttl: ttl.unwrap_or(Duration::Millis(Millis::ZERO)),
-        lease,
-        wait,
+        ttl: durations.ttl.unwrap_or(Duration::Millis(Millis::ZERO)),
+        remember: durations.remember,
+        lease: durations.lease,
+        wait: durations.wait,
+        refuse_old_keys: durations.refuse_old_keys,
     })
 }
 
@@ -168,6 +172,23 @@ fn check_issued(options: &Options, errors: &mut Errors) {
             "only the store knows whether an issued key was used: remove `on_store_error` or `issued`",
         );
     }
+}
+
+fn check_old_keys(options: &Options, errors: &mut Errors) {
+    let Some(old_keys) = &options.refuse_old_keys else {
+        return;
+    };
+    let why = if matches!(value(options.key.as_ref()), Some(Key::Fingerprint(_))) {
+        "with `key = fingerprint` a key does not say when it was made"
+    } else if options.issued.is_some() {
+        "an issued key has a time to live of its own"
+    } else {
+        return;
+    };
+    errors.at(
+        &old_keys.option,
+        format!("`refuse_old_keys` has no effect here: {why}; remove it"),
+    );
 }
 
 fn check_member_digests(options: &Options, errors: &mut Errors) {

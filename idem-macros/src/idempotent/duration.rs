@@ -61,7 +61,7 @@ pub(super) enum Duration {
 }
 
 /// Number of milliseconds. Its microseconds fit in 63 bits, because stores count in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Millis(u64);
 
 impl Millis {

@@ -30,6 +30,8 @@ pub(super) struct Idempotent {
     /// `None` if the key is derived from the request.
     pub(super) key: Option<TokenStream>,
     pub(super) ttl: Duration,
+    pub(super) remember: Option<Duration>,
+    pub(super) refuse_old_keys: Option<Duration>,
     /// Borrow of the handle, or of a value that dereferences to it. `None` for the handle that the process has
     /// installed.
     pub(super) store: Option<TokenStream>,
@@ -125,6 +127,8 @@ impl Idempotent {
                 None => Some(quote!("")),
             },
             ttl: exprs.duration(checked.ttl),
+            remember: checked.remember.map(|remember| exprs.duration(remember)),
+            refuse_old_keys: checked.refuse_old_keys.map(|slack| exprs.duration(slack)),
             store: exprs.option(options.store),
             scope: exprs.option(options.scope),
             lease: checked.lease.map(|lease| exprs.duration(lease)),

@@ -109,6 +109,10 @@ declare_options! {
         value: values::expr(Example("\"24h\"")),
         required: "write, for instance, `ttl = \"24h\"`, the longest time after which a caller may still retry",
     }
+    remember: Expr {
+        name: "remember",
+        value: values::expr(Example("\"90d\"")),
+    }
     store: Expr {
         name: "store",
         value: values::expr(Words("an expression for an `Idem` handle")),
@@ -185,6 +189,10 @@ declare_options! {
         value: values::flag(
             "the time that a key is valid for is an argument of `idem.issue(operation, scope, ttl)`"
         ),
+    }
+    refuse_old_keys: Expr {
+        name: "refuse_old_keys",
+        value: values::expr(Example("\"1h\"")),
     }
     member_digests: Flag {
         name: "member_digests",

@@ -52,7 +52,7 @@ fn method() {
 #[test]
 fn refuse() {
     check(
-        r#"key = key, ttl = TTL, lease = "90s", wait = "0ms", deadline = Instant::now(),
+        r#"key = key, ttl = TTL, remember = "90d", refuse_old_keys = SLACK, lease = "90s", wait = "0ms", deadline = Instant::now(),
            on_crash = refuse, on_store_error = run, replay_err = Error::Declined | Error::Expired, release_err = Error::Http(status) if *status == 503"#,
         "async fn charge(key: String, amount: u64) -> Result<Receipt, Error> { pay(key, amount).await }",
         &expect_file!["snapshots/refuse.rs"],

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -271,6 +271,8 @@ impl Attempt {
             attempt: self.number,
             fencing_token: self.fencing_token,
             at: SystemTime::now(),
+            age: Duration::ZERO,
+            payload_for: self.call.replay_for,
         }
     }
 

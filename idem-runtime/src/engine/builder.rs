@@ -1,9 +1,10 @@
 //! Configures a handle.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::interference::Interferes;
+use super::key_age::RestoredAt;
 use super::replay_notes::ReplayNotes;
 use super::{Engine, Idem};
 use crate::codec::Codec;
@@ -33,6 +34,7 @@ pub struct IdemBuilder<S> {
     program_version: Option<String>,
     noted_replays: u32,
     interference: Interferes,
+    restored_at: Option<RestoredAt>,
 }
 
 impl<S: Store> Idem<S> {
@@ -51,6 +53,7 @@ impl<S: Store> Idem<S> {
             program_version: None,
             noted_replays: 0,
             interference: Interferes::default(),
+            restored_at: None,
         }
     }
 }
@@ -167,6 +170,42 @@ impl<S: Store> IdemBuilder<S> {
         self
     }
 
+    /// Tells the handle that its store was restored from a backup of this time, or failed over to a replica that had
+    /// everything until then. Records that were written later are lost, so a key without a record may have been used.
+    ///
+    /// This concerns keys that say that they were made before this time: UUIDs of version 7, or keys that end with one
+    /// ([`Key::made_at`](crate::Key::made_at)). Until the retention of such a record would be over, counted from this time,
+    /// a key without a record does not run its body:
+    ///
+    /// - in a transaction and under [`Refuse`](crate::OnCrash::Refuse), the record becomes INTERRUPTED, and the call gets
+    ///   [`Error::Interrupted`](crate::Error::Interrupted): an operator finds out whether the work was done, and decides;
+    /// - under [`Reconcile`](crate::OnCrash::Reconcile), the call asks `reconcile` what became of the work;
+    /// - under [`Rerun`](crate::OnCrash::Rerun), the call gets [`Error::Store`](crate::Error::Store) (over HTTP 503).
+    ///
+    /// A key that was made earlier and is used for the first time gets the same answer. Choose a time that is late enough:
+    /// the clocks of those who make keys may be behind. Calls of other keys cost nothing; a call of such a key reads twice
+    /// before its claim. Set this on all handles of the store, and remove it once the longest retention is over.
+    #[must_use]
+    pub fn restored_at(mut self, at: SystemTime) -> Self {
+        self.restored_at = Some(RestoredAt {
+            at: at.into(),
+            is_for_all_keys: false,
+        });
+        self
+    }
+
+    /// As [`restored_at`](Self::restored_at), for all keys: those that do not say when they were made, and those that were
+    /// made later. Until the retention is over, each new key waits for an operator, so this is for services whose keys come
+    /// from stored work, such as orders, and that would rather stand still than do work twice.
+    #[must_use]
+    pub fn restored_at_for_all_keys(mut self, at: SystemTime) -> Self {
+        self.restored_at = Some(RestoredAt {
+            at: at.into(),
+            is_for_all_keys: true,
+        });
+        self
+    }
+
     /// Replaces the whole policy.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
@@ -204,6 +243,7 @@ impl<S: Store> IdemBuilder<S> {
             self.secrets,
             owner_label,
             ReplayNotes::new(self.noted_replays),
+            self.restored_at,
         );
         let engine = Engine {
             interference: self.interference,

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::issue::Issued;
+use super::key_age::{FirstClaimBy, KeyChecks};
 use super::named::NamedFunction;
 use super::prepared::Prepared;
 use super::progress::Progress;
@@ -58,6 +59,8 @@ struct CallInputs {
     scope: Scope,
     digest: Digest,
     ttl: Duration,
+    remember: Option<Duration>,
+    refuse_old_keys: Option<Duration>,
     lease: Option<Duration>,
     wait: Option<Duration>,
     deadline: Option<Instant>,
@@ -78,7 +81,7 @@ const TRANSACTION_LEASE: Duration = Duration::from_secs(60);
 
 impl Call {
     /// Creates a call of this operation, with this key, for this request. Its record is kept for `ttl` after the
-    /// outcome.
+    /// outcome, or for the time of [`remember`](Self::remember).
     ///
     /// The operation's name must be the same in all code that means the same work, and must not change with renames and
     /// deploys.
@@ -135,6 +138,57 @@ impl Call {
     pub fn scope(self, scope: &(impl ToScope + ?Sized)) -> Self {
         self.with(|inputs| {
             inputs.scope = inputs.scope.join(&scope.to_scope()?);
+            Ok(())
+        })
+    }
+
+    /// Time for which the record is kept after the outcome, if that is longer than the `ttl`: both begin at the end of the
+    /// work. The outcome is replayed for the `ttl`. After that a purge drops it from the record, and a call with the key
+    /// gets [`Error::Expired`] instead of running the body again, until this time is over.
+    ///
+    /// A store whose [`forgetting`](crate::Store::forgetting) returns none keeps the outcome as long as the record, and a
+    /// call gets the same error.
+    ///
+    /// The call returns [`Error::InvalidCall`] if this time is not longer than the `ttl`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), idem_runtime::Error> {
+    /// use std::time::Duration;
+    /// use idem_runtime::{Call, Error, Idem, MemoryStore};
+    ///
+    /// const HOUR: Duration = Duration::from_secs(3600);
+    /// let idem = Idem::new(MemoryStore::new());
+    /// let call = || Call::new("charges.create", "order-1", &500_u64, HOUR).remember(24 * HOUR);
+    /// let charge = async || Ok::<_, Error>("receipt".to_owned());
+    /// idem.run(call(), charge).await?;
+    ///
+    /// tokio::time::sleep(HOUR).await;
+    /// assert!(matches!(idem.run(call(), charge).await, Err(Error::Expired)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn remember(self, remember: Duration) -> Self {
+        self.with(|inputs| {
+            inputs.remember = Some(remember);
+            Ok(())
+        })
+    }
+
+    /// Refuses a key that is too old to be new: the key is a UUID of version 7, or ends with one
+    /// ([`Key::made_at`](crate::Key::made_at)), it has no record, and it was made longer ago than the retention of a record
+    /// and this slack. The retention is the time of [`remember`](Self::remember), or the `ttl`. The call gets
+    /// [`Error::Expired`], and nothing is stored. Off by default.
+    ///
+    /// The store's clock says how old the key is. The time in the key is that of its maker's clock, so the slack must cover
+    /// clients whose clock is behind, forms that stay open, and queues that redeliver late. A key from the future is a
+    /// normal one. Only a key that looks old costs more: two reads before the claim. Such a call is not made without a
+    /// claim if the store is unreachable.
+    #[must_use]
+    pub fn refuse_old_keys(self, slack: Duration) -> Self {
+        self.with(|inputs| {
+            inputs.refuse_old_keys = Some(slack);
             Ok(())
         })
     }
@@ -332,6 +386,7 @@ impl Call {
         }
         let by_fingerprint = inputs.key.is_none();
         let run_unprotected = inputs.may_run_unprotected(&engine.policy);
+        let kept_for = inputs.remember.unwrap_or(inputs.ttl);
         let lease = inputs.lease(&engine.policy);
         let fingerprint = engine.sign(&inputs.digest);
         let identity = identity(inputs.operation, inputs.key, &inputs.scope, &fingerprint);
@@ -346,6 +401,14 @@ impl Call {
             true => Some(Issued::of(&identity, &engine.secrets)?),
             false => None,
         };
+        let retention = issued.map_or(kept_for, |issued| kept_for.max(issued.retention()));
+        let first_claim_by = match issued {
+            Some(issued) => Some(FirstClaimBy::Issued(issued.until)),
+            None => inputs
+                .refuse_old_keys
+                .and_then(|slack| FirstClaimBy::made(&identity.key, retention, slack)),
+        };
+        let key_checks = KeyChecks::of(&identity.key, retention, first_claim_by, &engine);
         Ok(Arc::new(Prepared {
             wait: inputs.wait.unwrap_or(engine.policy.wait),
             deadline: inputs.deadline,
@@ -355,16 +418,18 @@ impl Call {
                 fingerprint,
                 claim_id: ClaimId::random(),
                 lease,
-                retention: issued.map_or(inputs.ttl, |issued| inputs.ttl.max(issued.retention())),
+                retention,
                 on_crash: inputs.on_crash,
                 owner_label: Some(engine.owner_label.clone()),
                 members,
             },
             digest: inputs.digest,
             by_fingerprint,
-            run_unprotected,
+            run_unprotected: run_unprotected && key_checks.is_none(),
             recovery_input: inputs.recovery_input,
-            first_claim_by: issued.map(|issued| issued.until),
+            replay_for: inputs.remember.map(|_| inputs.ttl),
+            first_claim_by,
+            key_checks: key_checks.map(Box::new),
             transactional: inputs.transactional,
             progress: Progress::default(),
             steps: Steps::default(),
@@ -404,6 +469,8 @@ impl CallInputs {
             scope: Scope::none(),
             digest,
             ttl,
+            remember: None,
+            refuse_old_keys: None,
             lease: None,
             wait: None,
             deadline: None,
@@ -422,6 +489,12 @@ impl CallInputs {
         // Stores count whole microseconds.
         if micros(self.ttl) == 0 {
             return Err(InvalidCall::ZeroTtl.into());
+        }
+        if self
+            .remember
+            .is_some_and(|it| micros(it) <= micros(self.ttl))
+        {
+            return Err(InvalidCall::ShortRemember.into());
         }
         if micros(self.lease(&engine.policy)) == 0 {
             return Err(InvalidCall::ZeroLease.into());

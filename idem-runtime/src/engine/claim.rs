@@ -14,7 +14,7 @@ pub(super) use self::in_transaction::{ClaimFuture, TransactionClaim};
 use self::send::{ClaimMessage, SentClaims};
 
 use super::Attempt;
-use super::decisions::{Abilities, IsOtherDigest, OnExisting, on_existing};
+use super::decisions::{Abilities, IsOtherDigest, OnExisting, is_past_replay, on_existing};
 use super::prepared::Prepared;
 use super::progress::{Phase, SharedOutcome};
 use super::provenance::ResultSource;
@@ -126,7 +126,7 @@ impl<'o> Claimer<'o> {
     pub(super) fn claim_at_once(&mut self) -> Option<Result<Claimed, Error>> {
         let call = &self.call;
         let store = call.engine.store.immediate()?;
-        if call.recovery_input.is_some() {
+        if call.recovery_input.is_some() || call.key_checks.is_some() {
             return None;
         }
         if let Err(late) = call.check_deadline() {
@@ -280,6 +280,11 @@ impl<'o> Claimer<'o> {
 
     async fn first_claim(&mut self) -> Result<ClaimStage, Error> {
         self.call.check_deadline()?;
+        if let Some(checks) = self.call.key_checks.as_deref().copied() {
+            // Boxed, because few calls have a key to check.
+            Box::pin(checks.run(&self.call)).await?;
+            self.call.check_deadline()?;
+        }
         if self.transaction.is_some() {
             let call = Arc::clone(&self.call);
             return Box::pin(self.claim_in_transaction(None, &call.request)).await;
@@ -376,7 +381,7 @@ impl<'o> Claimer<'o> {
     fn attempt(&self, granted: &Granted, sent_at: Instant) -> Result<Attempt, Error> {
         // After an error the claim is released when this claimer is dropped. Until then other calls get the same
         // refusal.
-        self.call.check_issued_key(granted.first_claimed_at)?;
+        self.call.check_first_claim(granted.first_claimed_at)?;
         self.call.check_deadline()?;
         Ok(Attempt::granted(Arc::clone(&self.call), granted, sent_at))
     }
@@ -408,13 +413,16 @@ impl<'o> Claimer<'o> {
     /// key learns nothing of the record. The store was asked for the record at `asked_at`.
     fn replay(&mut self, record: &Record, asked_at: Instant) -> Result<Option<Claimed>, Error> {
         self.compare(&record.fingerprint)?;
+        if is_past_replay(record, self.call.replay_for) {
+            return Err(Error::Expired);
+        }
         self.asked_at = Some(asked_at);
         Ok(SharedOutcome::of(record).map(|ended| Claimed::Replay(ended, self.waited)))
     }
 
     /// Decides what this call does about a record that has no outcome yet.
     async fn inspect(&mut self, record: Box<Record>) -> Result<ClaimStage, Error> {
-        self.call.check_issued_key(record.first_claimed_at)?;
+        self.call.check_first_claim(record.first_claimed_at)?;
         let is_other_digest = IsOtherDigest(record.fingerprint != self.call.request.fingerprint);
         let abilities = Abilities {
             reconciles: self.can_reconcile.0,

@@ -3,6 +3,8 @@
 //! The transitions of `idem_store::store::transitions` say what a store does. These functions say what a call does next.
 //! Together they are the protocol, and `tests/explore` searches the states that they can reach.
 
+use std::time::Duration;
+
 use crate::record::{ClaimId, FencingToken, OnCrash, Owner, Record, RecordState};
 use crate::store::FencedWrite;
 
@@ -62,6 +64,28 @@ pub(super) fn on_existing(
             OnExisting::Corrupt
         }
     }
+}
+
+/// True if the outcome of a record is no longer replayed, although the record is still there: its work is done, and is not
+/// done again. `replay_for` is the time for which the call replays outcomes, if that is shorter than the retention.
+///
+/// The record's own time decides if it has one: a later call, or a purge in the meantime, makes no difference.
+pub(super) fn is_past_replay(record: &Record, replay_for: Option<Duration>) -> bool {
+    let age = record
+        .ended_at
+        .map(|ended_at| record.read_at.since(ended_at));
+    record.is_forgotten()
+        || record.state.is_ended()
+            && age.is_some_and(|age| is_over(age, record.payload_for, replay_for))
+}
+
+/// As [`is_past_replay`], for an outcome of this age.
+pub(super) fn is_over(
+    age: Duration,
+    payload_for: Option<Duration>,
+    replay_for: Option<Duration>,
+) -> bool {
+    payload_for.or(replay_for).is_some_and(|limit| limit <= age)
 }
 
 /// Next action of a call that polls a record that another owner has.
@@ -202,12 +226,10 @@ pub(super) fn was_committed_early(record: &Record, owner: &Owner) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use idem_store::key::{Identity, Key, Operation, RecordId, Scope};
 
     use super::*;
-    use crate::record::{Digest, Timestamp};
+    use crate::record::{Digest, Payload, Timestamp};
 
     const OWN: ClaimId = ClaimId::from_bytes([1; 16]);
     const OTHER: ClaimId = ClaimId::from_bytes([2; 16]);
@@ -233,6 +255,7 @@ mod tests {
             lease_until: NOW.after(MINUTE),
             retention: MINUTE,
             on_crash,
+            payload_for: None,
             first_claimed_at: NOW,
             ended_at: (state.is_ended() || state == RecordState::Released).then_some(NOW),
             read_at: NOW,
@@ -278,6 +301,47 @@ mod tests {
         let completed = record(RecordState::Completed, OnCrash::Rerun);
         assert_eq!(polled(completed.clone()), OnPoll::Look);
         assert_eq!(polled(later(completed, MINUTE)), OnPoll::Claim);
+    }
+
+    #[test]
+    fn an_outcome_is_replayed_until_its_own_time_or_that_of_the_call_is_over() {
+        let payload = Payload {
+            codec: "json/1".into(),
+            bytes: (*b"1").into(),
+        };
+        let ended = |payload_for: Option<Duration>, age: Duration| {
+            let mut record = later(record(RecordState::Completed, OnCrash::Rerun), age);
+            record.payload = Some(payload.clone());
+            record.payload_for = payload_for;
+            record
+        };
+        let (second, instant) = (Duration::from_secs(1), Duration::from_micros(1));
+        for (own, of_call, limit) in [
+            (None, Some(second), second),
+            (Some(second), None, second),
+            (Some(second), Some(2 * second), second),
+            (Some(2 * second), Some(second), 2 * second),
+        ] {
+            assert!(!is_past_replay(&ended(own, limit - instant), of_call));
+            assert!(is_past_replay(&ended(own, limit), of_call));
+        }
+        assert!(!is_past_replay(&ended(None, 9 * MINUTE), None));
+        // A clock that went back after a purge does not make the payload come back.
+        let forgotten = Record {
+            payload: None,
+            ..ended(Some(MINUTE), Duration::ZERO)
+        };
+        assert!(is_past_replay(&forgotten, None));
+        // Without the time, no store has dropped it: such a record is corrupt.
+        let corrupt = Record {
+            payload_for: None,
+            ..forgotten
+        };
+        assert!(!is_past_replay(&corrupt, None));
+        for state in [RecordState::Running, RecordState::Released] {
+            let record = later(record(state, OnCrash::Rerun), 9 * MINUTE);
+            assert!(!is_past_replay(&record, Some(second)));
+        }
     }
 
     #[test]

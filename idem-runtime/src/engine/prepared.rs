@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::admission::RETRY_AFTER;
+use super::key_age::{FirstClaimBy, KeyChecks};
 use super::progress::Progress;
 use super::singleflight::{SharedCall, SingleFlight};
 use super::step_state::Steps;
@@ -15,7 +16,7 @@ use crate::error::{Error, InvalidKey};
 use crate::key::RecordId;
 use crate::metrics::OperationMetrics;
 use crate::record::{Digest, Payload, Timestamp};
-use crate::store::ClaimRequest;
+use crate::store::{ClaimRequest, ForgettingStore};
 
 /// A frozen call: the body can change none of its inputs. Shared by its claim, its body and the calls that wait for it,
 /// in one allocation.
@@ -33,8 +34,13 @@ pub(crate) struct Prepared {
     pub(super) run_unprotected: bool,
     /// Recovery input, saved with the record before the body runs. Boxed, because few calls have one.
     pub(super) recovery_input: Option<Box<Payload>>,
-    /// The latest time, by the store's clock, at which the record may have been claimed first. Set for an issued key.
-    pub(super) first_claim_by: Option<Timestamp>,
+    /// Time for which outcomes are replayed, if it is shorter than the retention of the record.
+    pub(super) replay_for: Option<Duration>,
+    /// The latest time, by the store's clock, at which the record may have been claimed first.
+    pub(super) first_claim_by: Option<FirstClaimBy>,
+    /// Checks before the claim of a key that may have been used before, without a record that shows it. Boxed, because few
+    /// calls have any.
+    pub(super) key_checks: Option<Box<KeyChecks>>,
     /// The call's effects and its record are committed together or not at all: there is no lease to renew.
     pub(super) transactional: bool,
     pub(super) progress: Progress,
@@ -43,13 +49,23 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Refuses a record of an issued key that was first claimed after the key expired. Later attempts on a record that
+    /// Refuses a record that was first claimed after its key expired or became too old. Later attempts on a record that
     /// was claimed in time are allowed.
-    pub(super) fn check_issued_key(&self, first_claimed_at: Timestamp) -> Result<(), Error> {
+    pub(super) fn check_first_claim(&self, first_claimed_at: Timestamp) -> Result<(), Error> {
         match self.first_claim_by {
-            Some(until) if first_claimed_at > until => Err(InvalidKey::Expired.into()),
+            Some(FirstClaimBy::Issued(until)) if first_claimed_at > until => {
+                Err(InvalidKey::Expired.into())
+            }
+            Some(FirstClaimBy::Made(until)) if first_claimed_at >= until => Err(Error::Expired),
             _ => Ok(()),
         }
+    }
+
+    /// The store that drops the payload of this call's outcome before its record expires, and the time for which it keeps
+    /// the payload.
+    pub(super) fn forgetting(&self) -> Option<(&dyn ForgettingStore, Duration)> {
+        let replay_for = self.replay_for?;
+        Some((self.engine.store.forgetting()?, replay_for))
     }
 
     /// The earlier of this time and the call's deadline.

@@ -1,7 +1,7 @@
 //! The progress of a call, as seen by the calls of this process that wait for it.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -94,6 +94,10 @@ pub(super) struct SharedOutcome {
     /// Fencing token of the record; none if the call ran unprotected.
     pub(super) fencing_token: Option<FencingToken>,
     pub(super) at: SystemTime,
+    /// Age of the outcome when it was read.
+    pub(super) age: Duration,
+    /// [`Record::payload_for`] of the record.
+    pub(super) payload_for: Option<Duration>,
 }
 
 impl SharedOutcome {
@@ -105,6 +109,10 @@ impl SharedOutcome {
             attempt: record.attempt,
             fencing_token: Some(record.fencing_token),
             at: record.ended_at.unwrap_or(record.read_at).into(),
+            age: record
+                .read_at
+                .since(record.ended_at.unwrap_or(record.read_at)),
+            payload_for: record.payload_for,
         })
     }
 }
@@ -252,8 +260,6 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures_util::FutureExt as _;
 
     use super::*;

@@ -166,14 +166,19 @@ impl Search for PurgeSearch {
             }
             Ok(Some(purged)) => {
                 self.failures.reset();
-                sink::purged(purged.removed, purged.abandoned, purged.interrupted);
+                let Purged {
+                    removed,
+                    abandoned,
+                    interrupted,
+                    forgotten,
+                    ..
+                } = purged;
+                sink::purged(removed, abandoned, interrupted, forgotten);
                 if !purged.more {
                     self.caught_up_at = began;
                 }
                 self.report_lag();
-                self.purged.removed += purged.removed;
-                self.purged.abandoned += purged.abandoned;
-                self.purged.interrupted += purged.interrupted;
+                self.purged.add(&purged);
                 if purged.more {
                     return Found::More;
                 }
@@ -204,7 +209,8 @@ fn report(purged: &Purged) {
             "records outlived their owners by more than their retention",
         );
     }
-    if purged.removed > 0 {
-        tracing::debug!(target: "idem", removed = purged.removed, "purged");
+    if purged.removed > 0 || purged.forgotten > 0 {
+        let (removed, forgotten) = (purged.removed, purged.forgotten);
+        tracing::debug!(target: "idem", removed, forgotten, "purged");
     }
 }

@@ -39,12 +39,15 @@ impl Settle {
     }
 
     /// Settles the record of an attempt in a store that does not wait. Returns true if the store has acknowledged the
-    /// write; otherwise a [`Settlement`] repeats it.
+    /// write; otherwise a [`Settlement`] repeats it, or makes it if the payload is kept for a time of its own.
     pub(super) fn at_once(&self, attempt: &Attempt, leader: &mut Option<Leader>) -> bool {
         let (Some(store), Some(owner)) = (attempt.engine().store.immediate(), attempt.owner())
         else {
             return false;
         };
+        if matches!(self, Self::End(_)) && attempt.call().forgetting().is_some() {
+            return false;
+        }
         let written = caught(|| match self {
             Self::End(outcome) => store.complete_now(&owner, outcome),
             Self::Release => store.release_now(&owner),
@@ -60,7 +63,10 @@ impl Settle {
     fn write<'a>(&'a self, attempt: &'a Attempt, owner: &'a Owner) -> Write<'a> {
         let store = &attempt.engine().store;
         match self {
-            Self::End(outcome) => store.complete(owner, outcome),
+            Self::End(outcome) => match attempt.call().forgetting() {
+                None => store.complete(owner, outcome),
+                Some((store, payload_for)) => store.complete_for(owner, outcome, payload_for),
+            },
             Self::Release => store.release(owner),
             Self::Interrupt => store.interrupt(owner),
         }

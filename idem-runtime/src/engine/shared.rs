@@ -11,6 +11,7 @@ use super::admission::Admission;
 use super::detached_tasks::DetachedTasks;
 use super::give_back::GiveBack;
 use super::interference::Interferes;
+use super::key_age::RestoredAt;
 use super::named::NamedFunctions;
 use super::operation_names::OperationNames;
 use super::replay_notes::ReplayNotes;
@@ -41,6 +42,8 @@ pub(super) struct Engine {
     /// Label by which operators recognise this process.
     pub(super) owner_label: OwnerLabel,
     pub(super) replay_notes: ReplayNotes,
+    /// Time of the backup from which the store was restored.
+    pub(super) restored_at: Option<RestoredAt>,
     pub(super) functions: NamedFunctions,
     pub(super) operation_names: OperationNames,
     pub(super) singleflight: SingleFlight,
@@ -66,6 +69,7 @@ impl Engine {
         secrets: Vec<Secret>,
         owner_label: OwnerLabel,
         replay_notes: ReplayNotes,
+        restored_at: Option<RestoredAt>,
     ) -> Self {
         sink::describe();
         Self {
@@ -84,6 +88,7 @@ impl Engine {
             secrets,
             owner_label,
             replay_notes,
+            restored_at,
             interference: Interferes::default(),
         }
     }

@@ -69,6 +69,12 @@ pub enum InvalidCall {
     /// The retention is less than a microsecond.
     #[error("the ttl is zero, so no result would be kept")]
     ZeroTtl,
+    /// The time of `remember` is not longer than the `ttl`.
+    #[error(
+        "the key is to be remembered for no longer than its outcome, so `remember` has no effect; make it longer than the \
+         `ttl`, or leave it out"
+    )]
+    ShortRemember,
     /// The lease is less than a microsecond.
     #[error("the lease is zero, so every claim would lapse immediately")]
     ZeroLease,

@@ -51,6 +51,7 @@ pub(super) struct Config {
     pub(super) lease: Option<Duration>,
     pub(super) wait: Option<Duration>,
     pub(super) on_crash: OnCrash,
+    pub(super) remember: Option<Duration>,
     pub(super) drain: Drain,
     pub(super) policy_url: Option<Cow<'static, str>>,
     pub(super) format: ProblemFormat,
@@ -124,6 +125,9 @@ impl Config {
             .member_digests_of(fingerprint.canonical)
             .scope(scope)
             .on_crash(self.on_crash);
+        if let Some(remember) = self.remember {
+            call = call.remember(remember);
+        }
         if let Some(lease) = self.lease {
             call = call.lease(lease);
         }

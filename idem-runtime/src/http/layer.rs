@@ -35,9 +35,12 @@ pub struct IdempotencyLayer(Arc<Config>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidLayer {
-    /// The operation's name, ttl or lease is invalid.
-    #[error("the layer's operation is invalid; correct its name, ttl or lease")]
+    /// The operation's name, ttl, time of `remember` or lease is invalid.
+    #[error("the layer's operation is invalid; correct its name, ttl, `remember` or lease")]
     Call(#[from] InvalidCall),
+    /// A layer that remembers keys stores all responses to a request for the same time.
+    #[error("`remember` and `response_ttl` cannot be combined; remove one of them")]
+    RememberedResponse,
     /// The header cannot be stored: it belongs to one client, one connection or one moment.
     #[error(
         "the header `{0}` cannot be stored, because it belongs to one client, connection or moment; remove it from `store_header`"
@@ -144,6 +147,7 @@ impl LayerBuilder {
                 lease: None,
                 wait: None,
                 on_crash: OnCrash::Rerun,
+                remember: None,
                 drain: Drain::new(),
                 policy_url: None,
                 format: ProblemFormat::default(),
@@ -183,6 +187,14 @@ impl LayerBuilder {
     /// Passes requests without a key to the handler, without idempotency. By default they are refused.
     pub fn key_optional(mut self) -> Self {
         self.config.required = false;
+        self
+    }
+
+    /// Sets the time for which a key is remembered after its request ended, if that is longer than its response is stored.
+    /// In between, a request with the key is not carried out again, and gets the problem `expired` with status 410. See
+    /// [`Call::remember`](crate::Call::remember). Not with [`response_ttl`](Self::response_ttl).
+    pub fn remember(mut self, remember: Duration) -> Self {
+        self.config.remember = Some(remember);
         self
     }
 
@@ -445,6 +457,12 @@ impl LayerBuilder {
         Operation::new(config.operation.clone()).map_err(InvalidCall::from)?;
         if is_too_short(config.retention.ttl) {
             return Err(InvalidCall::ZeroTtl.into());
+        }
+        if config.remember.is_some_and(|it| it <= config.retention.ttl) {
+            return Err(InvalidCall::ShortRemember.into());
+        }
+        if config.remember.is_some() && config.retention.by_response.is_some() {
+            return Err(InvalidLayer::RememberedResponse);
         }
         if config.lease.is_some_and(is_too_short) {
             return Err(InvalidCall::ZeroLease.into());

@@ -122,6 +122,7 @@ fn policy_value(config: &Config, marker: &str) -> Value {
         "uniqueness" => uniqueness(config).to_owned(),
         "ttl" => Readable(config.retention.ttl).to_string(),
         "other_ttls" => other_ttls(config).to_owned(),
+        "afterwards" => afterwards(config),
         "ignored" => return Value::Html(ignored(config)),
         "max_request_bytes" => config.max_request_bytes.to_string(),
         "body_timeout" => Readable(config.body_timeout).to_string(),
@@ -174,6 +175,18 @@ fn other_ttls(config: &Config) -> &'static str {
         ", unless the documentation of an operation says otherwise"
     } else {
         ""
+    }
+}
+
+/// Sentence about a key after the time of its response.
+fn afterwards(config: &Config) -> String {
+    match config.remember {
+        None => "After that time, the same key starts a new request.".to_owned(),
+        Some(remember) => format!(
+            "After that time, a request with the same key is refused with status 410, and not carried out again, until {} \
+             after its request ended.",
+            Readable(remember)
+        ),
     }
 }
 

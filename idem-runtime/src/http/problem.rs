@@ -127,6 +127,8 @@ kinds! {
     LeaseLost = "lease-lost", CONFLICT, "Another request with this key took over";
     /// The work is done, but its response was not stored.
     Unrecorded = "unrecorded", CONFLICT, "The work is done, but its response was not stored";
+    /// The request was carried out, or is too old to be a new one, and its response is no longer stored.
+    Expired = "expired", GONE, "The response to this request is no longer kept";
     /// The stored record is unreadable for this build.
     Undecodable = "undecodable", INTERNAL_SERVER_ERROR, "The stored response cannot be read";
     /// The store is unreachable, or cannot save the record.
@@ -378,6 +380,11 @@ impl From<&Error> for Problem {
             Error::Unrecorded => Self::new(
                 ProblemKind::Unrecorded,
                 "the request was carried out and will not be repeated; look up its result",
+            ),
+            Error::Expired => Self::new(
+                ProblemKind::Expired,
+                "the request is not carried out again, and its response is no longer kept; look up its result before you \
+                 send new work with a new key",
             ),
             Error::InvalidCall(_)
             | Error::InvalidOutbox(_)

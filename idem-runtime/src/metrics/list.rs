@@ -79,7 +79,7 @@ metrics! {
     STORE_CLOCK_AHEAD: Gauge "idem_store_clock_ahead_seconds" [] Seconds
         "Time by which the store's clock was ahead of the time that the purger of this process can explain, when it last looked.";
     PURGED: Counter "idem_purged_records_total" ["result"] Count
-        "Records that the purger of this process removed, or marked as interrupted.";
+        "Records that the purger of this process removed, marked as interrupted, or took the outcome of (forgotten).";
     STUCK: Gauge "idem_stuck_records" ["operation", "state"] Count
         "Records without an outcome whose owner is gone (lapsed, interrupted), when a reporter last counted them.";
     STUCK_AGE: Gauge "idem_oldest_stuck_record_age_seconds" ["operation", "state"] Seconds

@@ -59,7 +59,8 @@ outcomes! {
     Refused = "refused",
     /// `no_result`: an earlier call did the work, but its result was never recorded.
     NoResult = "no_result",
-    /// `expired`: the key was issued by the service, and has expired.
+    /// `expired`: the outcome is no longer kept and the key is remembered, the key is too old to be new, or an issued key
+    /// has expired.
     Expired = "expired",
     /// `invalid`: the call, its key or its request is malformed.
     Invalid = "invalid",
@@ -85,7 +86,7 @@ impl CallOutcome {
             Error::Unrecorded => Self::NoResult,
             Error::Store(_) => Self::StoreError,
             Error::Decode(_) => Self::DecodeError,
-            Error::InvalidKey(InvalidKey::Expired) => Self::Expired,
+            Error::Expired | Error::InvalidKey(InvalidKey::Expired) => Self::Expired,
             Error::InvalidKey(_)
             | Error::InvalidCall(_)
             | Error::Fingerprint(_)

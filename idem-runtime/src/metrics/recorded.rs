@@ -264,6 +264,7 @@ keys! {
     REMOVED = PURGED { "result": "removed" }
     ABANDONED = PURGED { "result": "abandoned" }
     MADE_INTERRUPTED = PURGED { "result": "interrupted" }
+    FORGOTTEN = PURGED { "result": "forgotten" }
     READING = CIRCUIT { "action": "reading" }
     WRITING = CIRCUIT { "action": "writing" }
 }
@@ -289,11 +290,12 @@ pub(crate) enum CacheAction {
 }
 
 /// Counts what a batch of the purger did.
-pub(crate) fn purged(removed: u64, abandoned: u64, interrupted: u64) {
+pub(crate) fn purged(removed: u64, abandoned: u64, interrupted: u64, forgotten: u64) {
     for (key, by) in [
         (&REMOVED, removed),
         (&ABANDONED, abandoned),
         (&MADE_INTERRUPTED, interrupted),
+        (&FORGOTTEN, forgotten),
     ] {
         if by > 0 {
             count(key, by);

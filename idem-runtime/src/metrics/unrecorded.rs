@@ -73,7 +73,7 @@ pub(crate) fn open_circuit(_: CacheAction) -> Raised {
     Raised
 }
 
-pub(crate) fn purged(_removed: u64, _abandoned: u64, _interrupted: u64) {}
+pub(crate) fn purged(_removed: u64, _abandoned: u64, _interrupted: u64, _forgotten: u64) {}
 
 pub(crate) fn purge_lag(_: Duration) {}
 

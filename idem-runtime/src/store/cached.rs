@@ -24,8 +24,7 @@ use crate::store::operator::{
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
 use crate::store::{
-    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore,
-    FencedWrite, Filter, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged,
+    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore, FencedWrite, Filter, ForgettingStore, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged,
     RecoveryStore, Resolution, Resolved, StepStore, Store,
 };
 
@@ -492,6 +491,11 @@ impl<S: Store> Store for Cached<S> {
         self.store.attempts()
     }
 
+    /// A running record is not cached, so that the store itself completes it.
+    fn forgetting(&self) -> Option<&dyn ForgettingStore> {
+        self.store.forgetting()
+    }
+
     fn erasure(&self) -> Option<&dyn ErasureStore> {
         self.store.erasure().map(|_| self as &dyn ErasureStore)
     }
@@ -541,7 +545,7 @@ impl CachedRecord {
         if !record.state.is_ended() {
             return None;
         }
-        let left = record.expires_at()?.since(record.read_at).min(max_age);
+        let left = cached_until(record)?.since(record.read_at).min(max_age);
         Some(Self {
             record: record.clone(),
             sent_at,
@@ -558,6 +562,13 @@ impl CachedRecord {
             record
         })
     }
+}
+
+/// Time until which an ended record may be cached: it must not outlive the payload in the store.
+fn cached_until(record: &Record) -> Option<Timestamp> {
+    let expires_at = record.expires_at()?;
+    let payload_until = record.payload.as_ref().and(record.payload_until());
+    Some(payload_until.map_or(expires_at, |it| it.min(expires_at)))
 }
 
 /// Removes a cached record on drop.

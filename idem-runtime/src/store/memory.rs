@@ -21,9 +21,7 @@ use crate::record::{
 use crate::store::transitions;
 use crate::store::{
     AttemptStore, Attempts, AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore,
-    AuditSubject, AuditedRecord, ClaimOutcome, ClaimRequest, Cursor, Erasure, ErasureStore,
-    FencedWrite, Filter, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged,
-    Redacted, Resolution, Resolved, SavedStep, ScopeFilter, StepStore, Store,
+    AuditSubject, AuditedRecord, ClaimOutcome, ClaimRequest, Cursor, Erasure, ErasureStore, FencedWrite, Filter, ForgettingStore, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged, Redacted, Resolution, Resolved, SavedStep, ScopeFilter, StepStore, Store,
 };
 
 mod hasher;
@@ -344,9 +342,7 @@ impl Store for MemoryStore {
             let purged = self.lock(shard).purge(now, &mut budget);
             self.len
                 .fetch_sub(purged.removed as usize, Ordering::Relaxed);
-            total.removed += purged.removed;
-            total.abandoned += purged.abandoned;
-            total.interrupted += purged.interrupted;
+            total.add(&purged);
             if budget == 0 {
                 self.purge_from.store(shard, Ordering::Relaxed);
                 total.more = true;
@@ -368,6 +364,10 @@ impl Store for MemoryStore {
         Some(self)
     }
 
+    fn forgetting(&self) -> Option<&dyn ForgettingStore> {
+        Some(self)
+    }
+
     fn erasure(&self) -> Option<&dyn ErasureStore> {
         Some(self)
     }
@@ -378,6 +378,20 @@ impl Store for MemoryStore {
 
     fn steps(&self) -> Option<&dyn StepStore> {
         Some(self)
+    }
+}
+
+#[async_trait]
+impl ForgettingStore for MemoryStore {
+    async fn complete_for(
+        &self,
+        owner: &Owner,
+        outcome: &Outcome,
+        payload_for: Duration,
+    ) -> Result<FencedWrite, StoreError> {
+        Ok(self.shard(&owner.id).write(owner, self.now(), |record| {
+            transitions::complete_for(record, owner, outcome, payload_for)
+        }))
     }
 }
 

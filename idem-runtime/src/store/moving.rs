@@ -16,9 +16,7 @@ use crate::record::{
     FencingToken, Observation, OnCrash, Outcome, Owner, OwnerLabel, Payload, Record, Timestamp,
 };
 use crate::store::{
-    AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, ErasureStore,
-    FencedWrite, Filter, Granted, ImmediateStore, OperationStore, Page, PageRequest, Purged,
-    RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
+    AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, ErasureStore, FencedWrite, Filter, ForgettingStore, Granted, ImmediateStore, OperationStore, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 mod place;
@@ -208,6 +206,7 @@ impl<Old: Store, New: Store> Moving<Old, New> {
 enum Write<'a> {
     Renew(Duration),
     Complete(&'a Outcome),
+    CompleteFor(&'a Outcome, Duration),
     Release,
     Interrupt,
     SaveStep(&'a str, &'a Payload),
@@ -219,6 +218,10 @@ impl Write<'_> {
         match self {
             Self::Renew(lease) => store.renew(owner, lease).await,
             Self::Complete(outcome) => store.complete(owner, outcome).await,
+            Self::CompleteFor(outcome, payload_for) => match store.forgetting() {
+                Some(store) => store.complete_for(owner, outcome, payload_for).await,
+                None => store.complete(owner, outcome).await,
+            },
             Self::Release => store.release(owner).await,
             Self::Interrupt => store.interrupt(owner).await,
             Self::SaveStep(name, payload) => {
@@ -326,18 +329,16 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
 
     async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
         let old = self.old.purge(limit, as_of).await?;
-        let done = u32::try_from(old.removed + old.interrupted).unwrap_or(u32::MAX);
+        let done = u32::try_from(old.changed()).unwrap_or(u32::MAX);
         let left = limit.saturating_sub(done);
         if left == 0 {
             return Ok(Purged { more: true, ..old });
         }
         let new = self.new.purge(left, as_of).await?;
-        Ok(Purged {
-            removed: old.removed + new.removed,
-            abandoned: old.abandoned + new.abandoned,
-            interrupted: old.interrupted + new.interrupted,
-            more: old.more || new.more,
-        })
+        let mut both = old;
+        both.add(&new);
+        both.more |= old.more;
+        Ok(both)
     }
 
     /// A transition may read both stores.
@@ -393,6 +394,13 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
         Some(self)
     }
 
+    /// Payloads are dropped in those of the stores that drop them. In the other one they are kept as long as their records,
+    /// as they were before the move.
+    fn forgetting(&self) -> Option<&dyn ForgettingStore> {
+        self.old.forgetting().or(self.new.forgetting())?;
+        Some(self)
+    }
+
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
         self.old.recovery().and(self.new.recovery())?;
         Some(self)
@@ -401,6 +409,19 @@ impl<Old: Store, New: Store> Store for Moving<Old, New> {
     fn steps(&self) -> Option<&dyn StepStore> {
         self.old.steps().and(self.new.steps())?;
         Some(self)
+    }
+}
+
+#[async_trait]
+impl<Old: Store, New: Store> ForgettingStore for Moving<Old, New> {
+    async fn complete_for(
+        &self,
+        owner: &Owner,
+        outcome: &Outcome,
+        payload_for: Duration,
+    ) -> Result<FencedWrite, StoreError> {
+        self.write(owner, Write::CompleteFor(outcome, payload_for))
+            .await
     }
 }
 

@@ -62,6 +62,9 @@ use scripts::ScriptCall;
 /// decide, and before the first claim of a store. Other policies, shorter durations and
 /// [`wait_for_replicas`](Self::wait_for_replicas) use scripts alone.
 ///
+/// Redis deletes a record as a whole. A call with [`remember`](crate::Call::remember) gets the same answers as on other
+/// stores, and its outcome takes memory until the key is no longer remembered.
+///
 /// # Privileges
 ///
 /// A Redis user with ACLs needs the keys of the prefix, as in `~idem:*`, and these commands:

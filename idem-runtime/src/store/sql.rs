@@ -70,12 +70,14 @@ pub(super) use recovery_table::{due_inputs, forget_input, postpone_input, save_i
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use returning::{Returning, claim_returning, purge, try_take_over};
 pub(super) use rows::Readable;
-pub(super) use rows::{corrupt, identity, unreadable};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-use rows::{granted, state};
+use rows::granted;
+pub(super) use rows::{corrupt, identity, unreadable};
 #[cfg(feature = "postgres")]
 pub(super) use rows::{granted_at, payload, time};
 pub use savepoint::Savepoint;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) use savepoint::innermost_savepoint;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use server::{pool_options, reach};
 pub(super) use statements::{Dialect, SharedStatements, Table};
@@ -92,8 +94,6 @@ pub(super) use transaction::Seal;
 pub(super) use transaction::ended;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 pub(super) use transaction::guard;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) use transaction::innermost_savepoint;
 pub use transaction::{Cancellation, OpenTransaction};
 pub(super) use transaction::{Ended, InTransaction, Manager, transactions};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -103,8 +103,9 @@ pub(super) use transitions::release;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use transitions::resolve;
 pub(super) use transitions::{
-    Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, get, interrupt,
-    note_replay, now, renew, save_new_step, take_over, take_over_query, too_many_conflicts,
+    Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, complete_as, get,
+    interrupt, note_replay, now, renew, save_new_step, take_over, take_over_query,
+    too_many_conflicts,
 };
 
 #[cfg(feature = "testing")]

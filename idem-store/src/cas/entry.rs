@@ -1,6 +1,7 @@
 //! The entry of a record: the record and everything that belongs to it, or its tombstone.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::{corrupt, parts};
 use crate::clock::Now;
@@ -215,6 +216,15 @@ impl Slot {
         self.write(|at| transitions::complete(at, owner, outcome))
     }
 
+    pub(super) fn complete_for(
+        &mut self,
+        owner: &Owner,
+        outcome: &Outcome,
+        payload_for: Duration,
+    ) -> FencedWrite {
+        self.write(|at| transitions::complete_for(at, owner, outcome, payload_for))
+    }
+
     pub(super) fn resolve(&mut self, observed: &Observation, resolution: &Resolution) -> Resolved {
         let resolved = self.change(None, |at| transitions::resolve(at, observed, resolution));
         let resolved = resolved.unwrap_or(Resolved::Stale);
@@ -233,7 +243,7 @@ impl Slot {
         let purged = record.clone();
         match purge {
             Purge::NotDue => return None,
-            Purge::Interrupted => {}
+            Purge::Interrupted | Purge::Forgotten => {}
             Purge::Expired => self.delete(),
         }
         Some((purge, purged))

@@ -92,7 +92,7 @@ impl<B: Backend> CasStore<B> {
                 if has_ended_a_lap && found.key > began {
                     return Ok(purged);
                 }
-                if purged.removed + purged.interrupted >= u64::from(limit) {
+                if purged.changed() >= u64::from(limit) {
                     purged.more = true;
                     return Ok(purged);
                 }
@@ -103,9 +103,7 @@ impl<B: Backend> CasStore<B> {
                 // An entry that cannot be read is left to operators, who see it in a listing.
                 match self.purge_entry(found, now, as_of, &mut entry).await {
                     Ok(one) => {
-                        purged.removed += one.removed;
-                        purged.abandoned += one.abandoned;
-                        purged.interrupted += one.interrupted;
+                        purged.add(&one);
                     }
                     Err(error) if error.kind() == StoreErrorKind::Corrupt => {}
                     Err(error) => return Err(error),

@@ -14,8 +14,8 @@ use crate::record::{
 use crate::store::transitions;
 use crate::store::{
     AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, FencedWrite, Filter,
-    ListedRecord, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved, SavedStep,
-    StepStore, Store, Unreadable,
+    ForgettingStore, ListedRecord, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved,
+    SavedStep, StepStore, Store, Unreadable,
 };
 
 /// Page of a listing: slots with records, items that cannot be read, and the position of the next page.
@@ -172,12 +172,29 @@ impl<B: Backend> Store for CasStore<B> {
         Some(self)
     }
 
+    fn forgetting(&self) -> Option<&dyn ForgettingStore> {
+        Some(self)
+    }
+
     fn recovery(&self) -> Option<&dyn RecoveryStore> {
         Some(self)
     }
 
     fn steps(&self) -> Option<&dyn StepStore> {
         Some(self)
+    }
+}
+
+#[async_trait]
+impl<B: Backend> ForgettingStore for CasStore<B> {
+    async fn complete_for(
+        &self,
+        owner: &Owner,
+        outcome: &Outcome,
+        payload_for: Duration,
+    ) -> Result<FencedWrite, StoreError> {
+        let complete = |slot: &mut Slot| slot.complete_for(owner, outcome, payload_for);
+        self.apply(&owner.id, complete).await
     }
 }
 

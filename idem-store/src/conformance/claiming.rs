@@ -78,6 +78,7 @@ pub(super) async fn claim_keeps_what_it_was_given(store: Subject) -> CaseResult 
             lease_until: record.lease_until,
             retention: claim.retention,
             on_crash,
+            payload_for: None,
             first_claimed_at: granted.first_claimed_at,
             ended_at: None,
             read_at: record.read_at,

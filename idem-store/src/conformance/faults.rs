@@ -11,8 +11,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::{
-    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore,
-    FencedWrite, Filter, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged,
+    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore, FencedWrite, Filter, ForgettingStore, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged,
     RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
@@ -439,6 +438,12 @@ impl<S: Store> Store for FaultStore<S> {
         self.inner().attempts()
     }
 
+    fn forgetting(&self) -> Option<&dyn ForgettingStore> {
+        self.inner()
+            .forgetting()
+            .map(|_| self as &dyn ForgettingStore)
+    }
+
     fn erasure(&self) -> Option<&dyn ErasureStore> {
         self.inner().erasure()
     }
@@ -496,6 +501,24 @@ fn no_audit() -> StoreError {
         StoreErrorKind::Other,
         "the store behind the faults keeps no audit",
     )
+}
+
+/// The completion is subject to the faults of [`Op::Complete`]. If the inner store keeps payloads as long as records, it
+/// completes as [`Store::complete`] does.
+#[async_trait]
+impl<S: Store> ForgettingStore for FaultStore<S> {
+    async fn complete_for(
+        &self,
+        owner: &Owner,
+        outcome: &Outcome,
+        payload_for: Duration,
+    ) -> Result<FencedWrite, StoreError> {
+        let transition = match self.inner().forgetting() {
+            Some(store) => store.complete_for(owner, outcome, payload_for),
+            None => self.inner().complete(owner, outcome),
+        };
+        self.faulty(Op::Complete, transition).await
+    }
 }
 
 /// If the inner store does not save steps, both methods fail.

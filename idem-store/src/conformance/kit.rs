@@ -184,6 +184,21 @@ impl Subject {
         retrying("complete", || self.store.complete(owner, outcome)).await
     }
 
+    pub(super) async fn complete_for(
+        &self,
+        owner: &Owner,
+        outcome: &Outcome,
+        payload_for: Duration,
+    ) -> Result<FencedWrite, String> {
+        let Some(store) = self.store.forgetting() else {
+            return Err("the store keeps payloads as long as records".to_owned());
+        };
+        retrying("complete_for", || {
+            store.complete_for(owner, outcome, payload_for)
+        })
+        .await
+    }
+
     pub(super) async fn release(&self, owner: &Owner) -> Result<FencedWrite, String> {
         let answer = self.store.release(owner).await;
         answer.map_err(failed("release"))

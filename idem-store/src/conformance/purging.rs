@@ -80,11 +80,9 @@ impl Purges {
     /// Adds a purge. Returns true if it was the last one.
     fn is_last(&mut self, purged: &Purged) -> Result<bool, String> {
         let total = &mut self.total;
-        total.removed += purged.removed;
-        total.abandoned += purged.abandoned;
-        total.interrupted += purged.interrupted;
+        total.add(purged);
         let is_over = purged.more && self.begun.elapsed() >= DEADLINE;
-        match total.is_nothing() {
+        match total.changed() == 0 {
             _ if !is_over => Ok(!purged.more),
             true => Err("it always says that there is more, and purges nothing".to_owned()),
             false => Err(undecided(&format!(
@@ -330,7 +328,7 @@ pub(super) async fn purge_as_of_an_earlier_time(store: Subject) -> CaseResult {
                 last = None;
             }
             let purged = store.purge_as_of(100, begin).await?;
-            ensure!(purged.is_nothing(), "a purge as of 1970 did {purged:?}");
+            ensure!(purged.changed() == 0, "a purge as of 1970 did {purged:?}");
             if last.is_none() && store.store().expires_by_itself() {
                 return Ok(());
             }
@@ -422,10 +420,10 @@ pub(super) async fn purge_is_bounded(store: Subject) -> CaseResult {
         loop {
             let purged = store.purge(5).await?;
             ensure!(
-                purged.removed + purged.interrupted <= 5 && purged.abandoned <= purged.removed,
+                purged.changed() <= 5 && purged.abandoned <= purged.removed,
                 "a purge of 5 did {purged:?}"
             );
-            told |= purged.more && purged.removed + purged.interrupted == 5;
+            told |= purged.more && purged.changed() == 5;
             if purges.is_last(&purged)? {
                 break;
             }

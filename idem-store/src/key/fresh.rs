@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Key, Scope, hex};
 use crate::random;
+use crate::record::Timestamp;
 
 impl Key {
     /// Generates a key: a UUID of version 7 (RFC 9562, section 5.7), which has the time in milliseconds and 74 random
@@ -28,6 +29,42 @@ impl Key {
         let mut bytes = random::bytes();
         bytes[..6].copy_from_slice(&(millis.as_millis() as u64).to_be_bytes()[2..]);
         Self::uuid(bytes, 7)
+    }
+
+    /// Time at which the key was made, in milliseconds by the clock of its maker, if the key is a UUID of version 7 or ends
+    /// with one, as in `order/0190a5e2-...`.
+    ///
+    /// ```
+    /// # use idem_store::Key;
+    /// let key = Key::generate();
+    /// assert!(key.made_at().is_some());
+    /// assert_eq!(Key::new(format!("order/{}", key.as_str()))?.made_at(), key.made_at());
+    /// assert_eq!(Key::generate_v4().made_at(), None);
+    /// # Ok::<(), idem_store::error::InvalidKey>(())
+    /// ```
+    pub fn made_at(&self) -> Option<Timestamp> {
+        const LENGTH: usize = 36;
+        let text = self.as_str();
+        let (before, uuid) = text.split_at_checked(text.len().checked_sub(LENGTH)?)?;
+        let is_a_part = !before.ends_with(|last: char| last.is_ascii_alphanumeric());
+        let mut digits = [0; LENGTH - 4];
+        let mut count = 0;
+        for (place, byte) in uuid.bytes().enumerate() {
+            match (place, byte) {
+                (8 | 13 | 18 | 23, b'-') => {}
+                (8 | 13 | 18 | 23, _) => return None,
+                _ => {
+                    *digits.get_mut(count)? = byte;
+                    count += 1;
+                }
+            }
+        }
+        let bytes: [u8; 16] = hex::decode(std::str::from_utf8(&digits).ok()?)?;
+        let is_version_7 = bytes[6] >> 4 == 7 && bytes[8] >> 6 == 0b10;
+        let mut millis = [0; 8];
+        millis[2..].copy_from_slice(&bytes[..6]);
+        let micros = i64::from_be_bytes(millis).saturating_mul(1000);
+        (is_a_part && is_version_7).then(|| Timestamp::from_micros(micros))
     }
 
     /// Generates a key that reveals nothing: a UUID of version 4 (RFC 9562, section 5.4), with 122 random bits.

@@ -162,6 +162,24 @@ pub(super) mod duration {
     }
 }
 
+pub(super) mod optional_duration {
+    use super::*;
+
+    // The attribute `skip_serializing_if` leaves `None` out.
+    pub(in crate::record) fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        duration.map(micros).serialize(serializer)
+    }
+
+    pub(in crate::record) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        duration::deserialize(deserializer).map(Some)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +205,7 @@ mod tests {
             attempt: 2,
             lease_until: Timestamp(i64::MAX),
             retention: Duration::from_secs(3600),
+            payload_for: None,
             on_crash: OnCrash::Refuse,
             first_claimed_at: Timestamp(-1),
             ended_at: Some(Timestamp(5)),
@@ -207,6 +226,8 @@ mod tests {
             codec: "cbor/1".into(),
             bytes: [0, 159, 146, 150][..].into(),
         });
+        assert_eq!(through_json(&record), record);
+        record.payload_for = Some(Duration::from_micros(60));
         assert_eq!(through_json(&record), record);
         for state in RecordState::ALL {
             record.state = state;

@@ -3,7 +3,8 @@
 //!
 //! The words of the line are: state; time when the record ended or was released, or `-`; retention; `on_crash`; end of
 //! the lease; claim id in hex digits, or `-`; fencing token; attempt; time of the first claim. Times and durations are
-//! in microseconds.
+//! in microseconds. A tenth word is there only if the payload is kept for a shorter time than the record: `f` and that
+//! duration.
 
 use std::fmt;
 use std::str::Split;
@@ -20,6 +21,7 @@ pub struct Status {
     pub state: RecordState,
     pub ended_at: Option<Timestamp>,
     pub retention: Duration,
+    pub payload_for: Option<Duration>,
     pub lease_until: Timestamp,
     pub claim_id: Option<ClaimId>,
     pub granted: Granted,
@@ -32,6 +34,7 @@ impl Status {
             state: record.state,
             ended_at: record.ended_at,
             retention: record.retention,
+            payload_for: record.payload_for,
             lease_until: record.lease_until,
             claim_id: record.claim_id,
             granted: Granted::on(record),
@@ -54,13 +57,19 @@ impl Status {
             first_claimed_at: word(words, time).ok_or("first_claimed_at")?,
             on_crash,
         };
+        let payload_for = match words.next().map(|word| word.strip_prefix('f')) {
+            None => None,
+            Some(None) => return Err("first_claimed_at"),
+            Some(Some(micros)) => Some(number(micros).ok_or("payload_for")?),
+        };
         if words.next().is_some() {
-            return Err("first_claimed_at");
+            return Err("payload_for");
         }
         Self {
             state,
             ended_at,
             retention: Duration::from_micros(retention.cast_unsigned()),
+            payload_for: payload_for.map(|it| Duration::from_micros(it.cast_unsigned())),
             lease_until,
             claim_id,
             granted,
@@ -81,6 +90,9 @@ impl Status {
         {
             return Err("claim_id");
         }
+        if self.payload_for.is_some() && !state.is_ended() {
+            return Err("payload_for");
+        }
         Ok(self)
     }
 
@@ -95,7 +107,9 @@ impl Status {
         payload: Option<Payload>,
         read_at: Timestamp,
     ) -> Result<Record, &'static str> {
-        if payload.is_some() != matches!(self.state, RecordState::Completed | RecordState::Failed) {
+        let may_have_one = matches!(self.state, RecordState::Completed | RecordState::Failed);
+        let may_have_none = !may_have_one || self.payload_for.is_some();
+        if payload.is_some() && !may_have_one || payload.is_none() && !may_have_none {
             return Err("payload");
         }
         Ok(Record {
@@ -109,6 +123,7 @@ impl Status {
             attempt: self.granted.attempt,
             lease_until: self.lease_until,
             retention: self.retention,
+            payload_for: self.payload_for,
             on_crash: self.granted.on_crash,
             first_claimed_at: self.granted.first_claimed_at,
             ended_at: self.ended_at,
@@ -134,7 +149,11 @@ impl fmt::Display for Status {
             granted.fencing_token.number(),
             granted.attempt,
             granted.first_claimed_at.as_micros(),
-        )
+        )?;
+        match self.payload_for {
+            None => Ok(()),
+            Some(payload_for) => write!(f, " f{}", micros(payload_for)),
+        }
     }
 }
 
@@ -194,13 +213,23 @@ mod tests {
             state: RecordState::Completed,
             ended_at: Some(Timestamp::from_micros(7)),
             retention: Duration::from_micros(60),
+            payload_for: None,
             lease_until: Timestamp::from_micros(5),
             claim_id: Some(claim_id),
             granted,
         };
         assert_eq!(read.to_string(), LINE);
         assert_eq!(Status::read(LINE).as_ref(), Ok(&read));
-        assert_eq!(Status::read(&LINE.replace("0e0f", "0E0F")), Ok(read));
+        assert_eq!(
+            Status::read(&LINE.replace("0e0f", "0E0F")).as_ref(),
+            Ok(&read)
+        );
+        let forgets = Status {
+            payload_for: Some(Duration::from_micros(40)),
+            ..read
+        };
+        assert_eq!(forgets.to_string(), format!("{LINE} f40"));
+        assert_eq!(Status::read(&forgets.to_string()), Ok(forgets));
     }
 
     #[test]
@@ -249,6 +278,12 @@ mod tests {
             assert!(Status::read(&words[..at].join(" ")).is_err());
         }
         assert_eq!(Status::read(&format!("{LINE} 1")), Err("first_claimed_at"));
+        for odd in [" f", " f-1", " f1 1", " f1 f1"] {
+            let line = format!("{LINE}{odd}");
+            assert_eq!(Status::read(&line), Err("payload_for"), "{odd}");
+        }
+        let running = LINE.replace("completed 7", "running -") + " f1";
+        assert_eq!(Status::read(&running), Err("payload_for"));
         for (from, to, name) in [
             ("completed", "running", "ended_at"),
             ("completed 7", "completed -", "ended_at"),

@@ -2,6 +2,7 @@
 //! the body changes its data.
 
 use std::ops::DerefMut;
+use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::record::{Digest, Observation, Outcome, Owner, Payload, Record};
@@ -88,6 +89,18 @@ pub trait TransactionalStore: Store {
         owner: &Owner,
         outcome: &Outcome,
     ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send;
+
+    /// [`ForgettingStore::complete_for`](crate::store::ForgettingStore::complete_for) in a transaction. The default, for a
+    /// store that keeps payloads as long as records, is [`complete_in`](Self::complete_in).
+    fn complete_for_in(
+        &self,
+        transaction: &mut Self::Transaction<'_>,
+        owner: &Owner,
+        outcome: &Outcome,
+        _payload_for: Duration,
+    ) -> impl Future<Output = Result<FencedWrite, StoreError>> + Send {
+        self.complete_in(transaction, owner, outcome)
+    }
 
     /// [`StepStore::save_step`](crate::store::StepStore::save_step) in a transaction, for a step that was not saved
     /// before. Returns [`FencedWrite::Fenced`] if it was. After this call the record remains the owner's until the

@@ -74,6 +74,7 @@ pub fn begin(claim: &ClaimRequest, previous: Option<FencingToken>, now: impl Int
         attempt: 1,
         lease_until: latest.after(claim.lease),
         retention: claim.retention,
+        payload_for: None,
         on_crash: claim.on_crash,
         first_claimed_at: earliest,
         ended_at: None,
@@ -136,6 +137,23 @@ pub fn complete<'a>(record: impl Into<At<'a>>, owner: &Owner, outcome: &Outcome)
     write(at, owner, |record, latest| end(record, outcome, latest))
 }
 
+/// Ends the record, as [`ForgettingStore::complete_for`](crate::store::ForgettingStore::complete_for) does.
+pub fn complete_for<'a>(
+    record: impl Into<At<'a>>,
+    owner: &Owner,
+    outcome: &Outcome,
+    payload_for: Duration,
+) -> FencedWrite {
+    let at = record.into();
+    if at.record.state.is_ended() && owner.owns(at.record) {
+        return FencedWrite::Applied;
+    }
+    write(at, owner, |record, latest| {
+        end(record, outcome, latest);
+        record.payload_for = outcome.payload().map(|_| payload_for);
+    })
+}
+
 /// Releases the claim, as [`Store::release`](crate::Store::release) does.
 pub fn release<'a>(record: impl Into<At<'a>>, owner: &Owner) -> FencedWrite {
     write(record.into(), owner, give_back)
@@ -185,6 +203,8 @@ pub enum Purge {
     NotDue,
     /// The record became INTERRUPTED: its owner is gone, and it is unknown whether the body took effect.
     Interrupted,
+    /// The time of the record's payload is over: the record has lost it.
+    Forgotten,
     /// The record has expired. It is unchanged, and the store deletes it.
     Expired,
 }
@@ -195,6 +215,7 @@ impl Purged {
         match purge {
             Purge::NotDue => {}
             Purge::Interrupted => self.interrupted += 1,
+            Purge::Forgotten => self.forgotten += 1,
             Purge::Expired => {
                 self.removed += 1;
                 self.abandoned += u64::from(record.state == RecordState::Running);
@@ -210,6 +231,12 @@ impl Purged {
 pub fn purge(record: &mut Record) -> Purge {
     if record.is_expired() {
         return Purge::Expired;
+    }
+    let is_over = record
+        .payload_until()
+        .is_some_and(|at| at <= record.read_at);
+    if is_over && record.payload.take().is_some() {
+        return Purge::Forgotten;
     }
     let is_unknown = record.state == RecordState::Running
         && record.on_crash != OnCrash::Rerun

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use idem_runtime::key::RecordId;
-use idem_runtime::record::{OnCrash, RecordState, Timestamp};
+use idem_runtime::record::{OnCrash, Record, RecordState, Timestamp};
 use idem_runtime::store::Purged;
 
 use super::{ToyStore, drop_steps};
@@ -61,8 +61,13 @@ impl ToyStore {
                 record.state = RecordState::Interrupted;
                 purged.interrupted += 1;
             }
-            let done = purged.removed + purged.interrupted;
-            if done == u64::from(limit) && !self.has(Bug::PurgeIsUnbounded) {
+            if let Some(record) = inner.records.get_mut(&id) {
+                self.forget(record, &mut purged);
+            }
+            let done = purged.changed();
+            let is_unbounded = self.has(Bug::PurgeIsUnbounded)
+                || self.has(Bug::ForgettingIsUnbounded) && purged.forgotten > 0;
+            if done == u64::from(limit) && !is_unbounded {
                 purged.more = true;
                 break;
             }
@@ -71,5 +76,15 @@ impl ToyStore {
             (purged.removed, purged.abandoned) = (0, 0);
         }
         purged
+    }
+
+    fn forget(&self, record: &mut Record, purged: &mut Purged) {
+        let is_over = record
+            .payload_until()
+            .is_some_and(|at| at <= record.read_at || self.has(Bug::PayloadIsDroppedEarly));
+        if record.payload.is_some() && is_over && !self.has(Bug::PayloadIsNeverDropped) {
+            record.payload = None;
+            purged.forgotten += u64::from(!self.has(Bug::ForgettingIsNotCounted));
+        }
     }
 }

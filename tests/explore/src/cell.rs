@@ -70,6 +70,7 @@ static RECORD: LazyLock<Record> = LazyLock::new(|| {
         attempt: 1,
         lease_until: Timestamp::from_micros(0),
         retention: micros(LEASE),
+        payload_for: None,
         on_crash: OnCrash::Rerun,
         first_claimed_at: Timestamp::from_micros(0),
         ended_at: None,

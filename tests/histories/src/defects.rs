@@ -211,9 +211,7 @@ impl Store for ReferenceStore {
         for id in ids {
             match self.execute(&id, Request::PurgeAll).await {
                 Answer::Purged(purged) => {
-                    all.removed += purged.removed;
-                    all.abandoned += purged.abandoned;
-                    all.interrupted += purged.interrupted;
+                    all.add(&purged);
                 }
                 other => return Err(unexpected(&other)),
             }

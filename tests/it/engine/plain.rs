@@ -9,8 +9,8 @@ use idem_runtime::error::{InvalidCall, StoreError, StoreErrorKind};
 use idem_runtime::key::RecordId;
 use idem_runtime::record::{Observation, Outcome, Owner, Record, Timestamp};
 use idem_runtime::store::{
-    ClaimOutcome, ClaimRequest, FencedWrite, Filter, Granted, ImmediateStore, Page, PageRequest,
-    Purged, Resolution, Resolved, StepStore,
+    ClaimOutcome, ClaimRequest, FencedWrite, Filter, ForgettingStore, Granted, ImmediateStore,
+    Page, PageRequest, Purged, Resolution, Resolved, StepStore,
 };
 use idem_runtime::{Call, Error, Idem, MemoryStore, OnCrash, Store};
 
@@ -134,6 +134,10 @@ impl<S: Store, B: Beside> Store for Plain<S, B> {
 
     async fn purge(&self, limit: u32, as_of: Timestamp) -> Result<Purged, StoreError> {
         self.store.purge(limit, as_of).await
+    }
+
+    fn forgetting(&self) -> Option<&dyn ForgettingStore> {
+        self.store.forgetting()
     }
 
     fn steps(&self) -> Option<&dyn StepStore> {

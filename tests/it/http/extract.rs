@@ -226,7 +226,7 @@ async fn every_error_is_a_problem() {
     };
 
     let store = |kind| Error::Store(StoreError::new(kind, "secret").with_source("secret"));
-    let cases: [(Error, u16, &str, bool); 18] = [
+    let cases: [(Error, u16, &str, bool); 19] = [
         (
             Error::InFlight {
                 retry_after: Duration::from_millis(1500),
@@ -239,6 +239,7 @@ async fn every_error_is_a_problem() {
         (Error::Interrupted, 409, "interrupted", false),
         (Error::LeaseLost, 409, "lease-lost", true),
         (Error::Unrecorded, 409, "unrecorded", false),
+        (Error::Expired, 410, "expired", false),
         (InvalidKey::Empty.into(), 400, "malformed-key", false),
         (InvalidKey::TooLong(256).into(), 400, "malformed-key", false),
         (InvalidKey::NotIssued.into(), 400, "key-not-issued", false),

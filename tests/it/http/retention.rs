@@ -163,3 +163,35 @@ async fn a_request_without_a_ttl_is_refused() {
     answer.problem(500, "misconfigured");
     assert_eq!(effects.count(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_remembered_is_gone_after_the_ttl() {
+    let effects = Effects::default();
+    let layer = builder(&idem()).remember(3 * TTL).build().unwrap();
+    let router = charges(&effects).layer(layer);
+    let first = call(&router, "k", "5").await;
+    advance(TTL - Duration::from_secs(1)).await;
+    assert_eq!(call(&router, "k", "5").await, first);
+    advance(Duration::from_secs(1)).await;
+    for _ in 0..2 {
+        let (status, body) = call(&router, "k", "5").await;
+        assert_eq!(status, 410, "{body}");
+        assert!(body.contains("expired.html#expired"), "{body}");
+        assert!(body.contains("\"retryable\":false"), "{body}");
+        advance(TTL - Duration::from_secs(1)).await;
+    }
+    assert_eq!(effects.count(), 1);
+    advance(Duration::from_secs(2)).await;
+    assert_eq!(call(&router, "k", "5").await.0, 200);
+    assert_eq!(effects.count(), 2);
+}
+
+#[test]
+fn a_layer_that_remembers_less_than_it_stores_is_refused() {
+    let refused = |layer: LayerBuilder| layer.build().unwrap_err().to_string();
+    let shorter = refused(builder(&idem()).remember(TTL));
+    assert!(shorter.contains("ttl"), "{shorter}");
+    let both = builder(&idem()).remember(2 * TTL);
+    let both = refused(both.response_ttl(|_| None));
+    assert!(both.contains("`response_ttl`"), "{both}");
+}

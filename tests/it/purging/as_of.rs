@@ -85,6 +85,7 @@ async fn a_purge_as_of_an_earlier_time_keeps_what_was_not_due_then(store: Arc<dy
         removed: 2,
         abandoned: 1,
         interrupted: 1,
+        forgotten: 0,
         more: false,
     };
     // then it changes those that were due, and no others,

@@ -40,6 +40,8 @@ impl Settings {
     wait = "0s",
     name = "everything",
     ttl = "24h",
+    remember = TTL * 60 * 48,
+    refuse_old_keys = "1h",
     on_store_error = run,
     attempt = attempt,
     release_err = ChargeError::Timeout,

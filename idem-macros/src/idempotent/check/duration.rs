@@ -11,16 +11,45 @@ use crate::idempotent::tokens::bare;
 
 const ZERO_TTL: &str = "with a ttl of zero no result is kept for a retry: write how long a caller may retry, such as \
                         `ttl = \"24h\"`";
+const ZERO_REMEMBER: &str = "a key that is remembered for no time is not remembered: write how long its work is not done \
+                             again, such as `remember = \"90d\"`, or remove the option";
 const ZERO_LEASE: &str = "a lease of zero expires immediately: write how long a claim is valid without renewal, such as \
                           `lease = \"30s\"`, or remove the option";
 
-/// Reads `ttl`, `lease` and `wait`, and reports those that are wrong.
-pub(super) fn check_durations(options: &Options, errors: &mut Errors) -> [Option<Duration>; 3] {
-    [
-        duration(options.ttl.as_ref(), Zero::Refused(ZERO_TTL), errors),
-        duration(options.lease.as_ref(), Zero::Refused(ZERO_LEASE), errors),
-        duration(options.wait.as_ref(), Zero::Allowed, errors),
-    ]
+/// Durations of the options.
+pub(super) struct Durations {
+    pub(super) ttl: Option<Duration>,
+    pub(super) remember: Option<Duration>,
+    pub(super) lease: Option<Duration>,
+    pub(super) wait: Option<Duration>,
+    pub(super) refuse_old_keys: Option<Duration>,
+}
+
+/// Reads the durations, and reports those that are wrong.
+pub(super) fn check_durations(options: &Options, errors: &mut Errors) -> Durations {
+    let durations = Durations {
+        ttl: duration(options.ttl.as_ref(), Zero::Refused(ZERO_TTL), errors),
+        remember: duration(
+            options.remember.as_ref(),
+            Zero::Refused(ZERO_REMEMBER),
+            errors,
+        ),
+        lease: duration(options.lease.as_ref(), Zero::Refused(ZERO_LEASE), errors),
+        wait: duration(options.wait.as_ref(), Zero::Allowed, errors),
+        refuse_old_keys: duration(options.refuse_old_keys.as_ref(), Zero::Allowed, errors),
+    };
+    if let Some(given) = &options.remember
+        && let (Some(Duration::Millis(ttl)), Some(Duration::Millis(remember))) =
+            (&durations.ttl, &durations.remember)
+        && remember <= ttl
+    {
+        errors.at(
+            &given.value,
+            "`remember` has no effect unless it is longer than `ttl`: an outcome is replayed for the `ttl`, and its key is \
+             refused from then until the end of `remember`; make it longer, or remove it",
+        );
+    }
+    durations
 }
 
 /// Rule for a duration of zero.

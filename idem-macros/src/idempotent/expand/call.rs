@@ -98,6 +98,14 @@ impl Idempotent {
             let scope = checked("usable_as_scope", scope);
             quote!(.scope(#scope))
         });
+        let remember = self.remember.as_ref().map(|remember| {
+            let remember = self.duration(remember);
+            quote!(.remember(#remember))
+        });
+        let old_keys = self.refuse_old_keys.as_ref().map(|slack| {
+            let slack = self.duration(slack);
+            quote!(.refuse_old_keys(#slack))
+        });
         let lease = self.lease.as_ref().map(|lease| self.duration(lease));
         let lease = lease.map(|lease| quote!(.lease(#lease)));
         let wait = self.wait.as_ref().map(|wait| self.duration(wait));
@@ -118,7 +126,9 @@ impl Idempotent {
         });
         let issued = self.issued.then(|| quote!(.issued()));
         let with_steps = self.has_steps().then(|| quote!(.with_steps()));
-        quote!(#scope #lease #wait #deadline #on_crash #run #recover_with #issued #with_steps)
+        quote! {
+            #remember #scope #lease #wait #deadline #on_crash #run #recover_with #issued #old_keys #with_steps
+        }
     }
 
     /// True if the body calls `step` or `step_tx` of its attempt. A body that passes its attempt to other functions may

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{Claimed, Claimer, Waited, in_flight};
+use crate::engine::decisions::is_over;
 use crate::engine::progress::{Phase, QueuePlace, SharedOutcome};
 use crate::engine::singleflight::{FlightRole, SharedCall};
 use crate::error::Error;
@@ -104,6 +105,9 @@ impl Claimer<'_> {
             }
             Phase::Ended(ended) => {
                 self.compare(&ended.fingerprint)?;
+                if is_over(ended.age, ended.payload_for, self.call.replay_for) {
+                    return Err(Error::Expired);
+                }
                 Ok(WaiterAction::Replay(Arc::clone(ended)))
             }
             Phase::AskStore | Phase::Reused => Ok(WaiterAction::Claim),

@@ -198,13 +198,23 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
             bounded(limit, Box::pin(undone)).await?;
         }
         let call = TransactionCall::Complete(&self.owner, outcome);
-        let interference = &self.attempt_guard.0.engine().interference;
+        let attempt = &self.attempt_guard.0;
+        let interference = &attempt.engine().interference;
         let connection = &mut *self.transaction;
         interference.before(call, Some(connection)).await?;
-        let completed = self
-            .store
-            .complete_in(&mut self.transaction, &self.owner, outcome);
-        let written = bounded(limit, Box::pin(completed)).await?;
+        let (transaction, owner) = (&mut self.transaction, &self.owner);
+        let written = match attempt.call().replay_for {
+            None => {
+                let completed = self.store.complete_in(transaction, owner, outcome);
+                bounded(limit, Box::pin(completed)).await?
+            }
+            Some(payload_for) => {
+                let completed =
+                    self.store
+                        .complete_for_in(transaction, owner, outcome, payload_for);
+                bounded(limit, Box::pin(completed)).await?
+            }
+        };
         let is_applied = written == FencedWrite::Applied;
         interference.after(call, is_applied).await?;
         Ok(written)

@@ -7,7 +7,7 @@ use tracing::Instrument;
 use super::context::CallContext;
 use super::ready_or::ReadyOr;
 use crate::engine::Attempt;
-use crate::engine::decisions::{OwnAnswer, on_error, own_answer};
+use crate::engine::decisions::{OwnAnswer, is_past_replay, on_error, own_answer};
 use crate::engine::detach::{ShutDown, run_in_a_task};
 use crate::engine::progress::SharedOutcome;
 use crate::engine::running::RunGuard;
@@ -221,6 +221,9 @@ impl<T, E> RunningCall<T, E> {
         let ended = match read.instrument(self.context.report.span.clone()).await {
             Ok(Some(record)) => {
                 match fingerprint::matches(&record.fingerprint, &call.digest, &engine.secrets) {
+                    Ok(true) if is_past_replay(&record, call.replay_for) => {
+                        return self.context.refuse(Error::Expired);
+                    }
                     Ok(true) => SharedOutcome::of(&record),
                     Ok(false) | Err(_) => None,
                 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::cached_until;
 use crate::key::{Identity, Key, Operation, RecordId, Scope, hex};
 use crate::record::{
     ClaimId, Digest, FencingToken, OnCrash, Payload, Record, RecordState, Timestamp, micros,
@@ -27,7 +28,7 @@ pub(super) struct Freshness {
 impl Freshness {
     /// Creates the freshness of a record that was read after this moment.
     pub(super) fn new(record: &Record, asked_at: Timestamp, max_age: Duration) -> Option<Self> {
-        let left = record.expires_at()?.since(record.read_at).min(max_age);
+        let left = cached_until(record)?.since(record.read_at).min(max_age);
         let is_valid = record.state.is_ended() && left >= Duration::from_millis(1);
         is_valid.then(|| Self {
             asked_at,
@@ -65,6 +66,8 @@ struct Header {
     attempt: u32,
     lease_until: i64,
     retention: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    payload_for: Option<i64>,
     on_crash: String,
     first_claimed_at: i64,
     ended_at: i64,
@@ -105,6 +108,7 @@ pub(super) fn write(record: &Record, freshness: &Freshness) -> Option<Vec<u8>> {
         attempt: record.attempt,
         lease_until: record.lease_until.as_micros(),
         retention: micros(record.retention),
+        payload_for: record.payload_for.map(micros),
         on_crash: record.on_crash.as_str().to_owned(),
         first_claimed_at: record.first_claimed_at.as_micros(),
         ended_at: record.ended_at?.as_micros(),
@@ -146,11 +150,18 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
         None if payload.is_empty() => None,
         _ => return None,
     };
-    if payload.is_some() != matches!(state, RecordState::Completed | RecordState::Failed)
+    let may_have_one = matches!(state, RecordState::Completed | RecordState::Failed);
+    let may_have_none = !may_have_one || header.payload_for.is_some();
+    if payload.is_some() && !may_have_one
+        || payload.is_none() && !may_have_none
         || header.attempt == 0
     {
         return None;
     }
+    let payload_for = match header.payload_for {
+        Some(micros) => Some(Duration::from_micros(micros.try_into().ok()?)),
+        None => None,
+    };
     let claim_id = match header.claim_id {
         Some(claim_id) => Some(ClaimId::from_bytes(hex::decode(&claim_id)?)),
         None => None,
@@ -166,6 +177,7 @@ pub(super) fn read(bytes: &[u8], id: &RecordId) -> Option<(Record, Freshness)> {
         attempt: header.attempt,
         lease_until: Timestamp::from_micros(header.lease_until),
         retention: Duration::from_micros(header.retention.try_into().ok()?),
+        payload_for,
         on_crash: OnCrash::from_stored(&header.on_crash)?,
         first_claimed_at: Timestamp::from_micros(header.first_claimed_at),
         ended_at: Some(Timestamp::from_micros(header.ended_at)),
@@ -209,6 +221,7 @@ mod tests {
             attempt: 3,
             lease_until: Timestamp::from_micros(-5),
             retention: Duration::from_secs(7),
+            payload_for: None,
             on_crash: OnCrash::Reconcile,
             first_claimed_at: Timestamp::from_micros(1),
             ended_at: Some(Timestamp::from_micros(2)),
@@ -232,6 +245,15 @@ mod tests {
             let record = record(state);
             let bytes = write(&record, &FRESHNESS).unwrap();
             assert_eq!(read(&bytes, &record.id), Some((record, FRESHNESS)));
+        }
+        for payload in [record(RecordState::Completed).payload, None] {
+            let forgetting = Record {
+                payload,
+                payload_for: Some(Duration::from_secs(2)),
+                ..record(RecordState::Completed)
+            };
+            let bytes = write(&forgetting, &FRESHNESS).unwrap();
+            assert_eq!(read(&bytes, &forgetting.id), Some((forgetting, FRESHNESS)));
         }
     }
 
@@ -267,6 +289,16 @@ mod tests {
             Some(FRESHNESS.valid_until)
         );
         assert_eq!(valid_until(Duration::ZERO), None);
+        let mut forgetting = Record {
+            payload_for: Some(Duration::from_secs(2)),
+            ..record.clone()
+        };
+        let until_payload = Freshness::new(&forgetting, FRESHNESS.asked_at, FOREVER);
+        let until_payload = until_payload.map(|it| it.valid_until);
+        assert_eq!(until_payload, Some(Timestamp::from_micros(11_999_999)));
+        forgetting.payload = None;
+        let until_end = Freshness::new(&forgetting, FRESHNESS.asked_at, FOREVER);
+        assert_eq!(until_end.map(|it| it.valid_until), Some(whole));
     }
 
     #[test]

@@ -252,7 +252,7 @@ impl Shard {
         Some(true)
     }
 
-    /// Removes expired records, and marks abandoned ones as interrupted. `budget` is the number of entries that it may
+    /// Removes expired records, marks abandoned ones as interrupted, and drops payloads whose time is over. `budget` is the number of entries that it may
     /// still examine. `now` may be earlier than the time of the clock.
     pub(super) fn purge(&mut self, now: Timestamp, budget: &mut u32) -> Purged {
         let mut purged = Purged::default();
@@ -291,17 +291,19 @@ impl Shard {
     }
 }
 
-/// Ensures that the record is checked no later than it may expire. Most records already have an early enough queue
+/// Ensures that the record is checked no later than it may expire or lose its payload. Most records already have an early enough queue
 /// entry, so this is one comparison.
 fn enqueue(queue: &mut Queue, slot: &mut Slot) {
     let record = &slot.record;
     let due = match record.state {
         RecordState::Interrupted => return,
         RecordState::Running => record.lease_until.after(record.retention),
-        _ => record
-            .ended_at
-            .unwrap_or(record.read_at)
-            .after(record.retention),
+        _ => {
+            let ended_at = record.ended_at.unwrap_or(record.read_at);
+            let expires_at = ended_at.after(record.retention);
+            let payload_until = record.payload.as_ref().and(record.payload_until());
+            payload_until.map_or(expires_at, |it| it.min(expires_at))
+        }
     };
     enqueue_at(queue, slot, due);
 }

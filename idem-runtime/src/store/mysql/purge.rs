@@ -46,10 +46,7 @@ pub(super) async fn purge(
         let batch = rest.min(BATCH);
         let due = Due::read(store, batch, as_of, &mut patience).await?;
         let done = due.purge_alone(store).await?;
-        all.removed += done.removed;
-        all.abandoned += done.abandoned;
-        all.interrupted += done.interrupted;
-        all.more = done.more;
+        all.add(&done);
         rest -= batch;
         if rest == 0 || !done.more {
             return Ok(all);
@@ -95,6 +92,7 @@ pub(super) struct Due {
     as_of: i64,
     deletes: bool,
     interrupt: bool,
+    forget: bool,
     requeue: bool,
     /// Highest fencing token of the records to delete.
     highest: i64,
@@ -124,6 +122,7 @@ impl Due {
                     due.highest = due.highest.max(row.number(0).map_err(error)?);
                 }
                 "interrupt" => due.interrupt = true,
+                "forget" => due.forget = true,
                 _ => due.requeue = true,
             }
         }
@@ -158,7 +157,7 @@ impl Due {
             let query = Statement::query(statement).number(i64::from(limit));
             query.number(self.as_of)
         };
-        let (mut removed, mut abandoned, mut interrupted) = (0, 0, 0);
+        let (mut removed, mut abandoned, mut interrupted, mut forgotten) = (0, 0, 0, 0);
         let mut rest = self.limit;
         if self.deletes {
             let query = limited(&statements.purge_lock, rest).number(self.highest);
@@ -182,6 +181,11 @@ impl Due {
             interrupted = on.write(query).await?;
             rest = less(rest, interrupted);
         }
+        if self.forget {
+            let query = limited(&statements.purge_forget, rest);
+            forgotten = on.write(query).await?;
+            rest = less(rest, forgotten);
+        }
         if self.requeue {
             on.write(limited(&statements.purge_requeue, rest)).await?;
         }
@@ -189,6 +193,7 @@ impl Due {
             removed,
             abandoned,
             interrupted,
+            forgotten,
             more: self.more,
         })
     }

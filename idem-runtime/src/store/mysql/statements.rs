@@ -112,6 +112,7 @@ declare_statements! {
         /// Locks the records to delete, in a transaction; returns the id of each in hexadecimal digits, and its state.
         purge_lock,
         purge_interrupt,
+        purge_forget,
         purge_requeue,
         /// Changes the record of an owner, for transactions on servers of which several accept writes.
         touch,

@@ -23,7 +23,7 @@ least({now}, ?2)
 CONCAT(
     CONCAT_WS(
         ' ', state, COALESCE(ended_at, '-'), retention, on_crash, lease_until,
-        COALESCE(HEX(claim_id), '-'), fencing_token, attempt, first_claimed_at
+        COALESCE(HEX(claim_id), '-'), fencing_token, attempt, first_claimed_at, CONCAT('f', payload_for)
     ),
     '{newline}', {now}, '{newline}', HEX(id), '{newline}', COALESCE(LENGTH(codec), '-'),
     '{newline}', operation, '{newline}', idempotency_key, '{newline}', COALESCE(codec, ''), scope
@@ -32,6 +32,9 @@ fingerprint, payload
 
 -- part: greatest
 greatest
+
+-- part: least
+least
 
 -- part: null_safe_eq
 <=>
@@ -207,6 +210,7 @@ SELECT
     CASE
         WHEN {purgeable} THEN 'delete'
         WHEN {past_retention} THEN 'interrupt'
+        WHEN {forgettable} THEN 'forget'
         ELSE 'requeue'
     END
 FROM {records} FORCE INDEX (purge_queue)
@@ -325,6 +329,7 @@ UPDATE {records} SET
     retention = ?8,
     codec = NULL,
     payload = NULL,
+    payload_for = NULL,
     ended_at = NULL,
     purge_after = {now} + ?7 + ?8
 WHERE id = ?1 AND (
@@ -398,15 +403,24 @@ FOR UPDATE
 UPDATE {any_rows} {due_records} SET r.purge_after = NULL, r.state = 'interrupted'
 WHERE {past_retention:r.} AND r.on_crash <> 'rerun' AND r.purge_after <= {as_of}
 
+-- name: purge_forget
+-- As above. An operator may have erased the record, and another call may have claimed the key again.
+UPDATE {any_rows} {due_records} SET
+    r.purge_after = r.ended_at + r.retention,
+    r.codec = NULL,
+    r.payload = NULL
+WHERE {forgettable:r.} AND NOT ({purgeable:r.}) AND r.purge_after <= {as_of}
+
 -- name: purge_requeue
--- As above, for records that are still alive: queued until they may expire.
+-- As above, for records that are still alive: queued until they may expire, or lose their payload. Records that became due
+-- for that meanwhile are left to the next purge.
 UPDATE {any_rows} {due_records} SET
     r.purge_after = CASE
         WHEN r.state = 'interrupted' THEN NULL
-        WHEN r.state <> 'running' THEN r.ended_at + r.retention
+        WHEN r.state <> 'running' THEN {next_purge:r.}
         ELSE r.lease_until + r.retention
     END
-WHERE NOT ({purgeable:r.}) AND NOT ({past_retention:r.}) AND r.purge_after <= {as_of}
+WHERE NOT ({purgeable:r.}) AND NOT ({past_retention:r.}) AND NOT ({forgettable:r.}) AND r.purge_after <= {as_of}
 
 -- name: touch
 -- A lock holds on one node of Galera, or on one member of a group, only. A takeover on another node conflicts with a transaction of the owner if both

@@ -102,7 +102,7 @@ impl LockAttempt {
 }
 
 impl TransactionalStore for MySqlStore {
-    sql::transactions!(in trait MySqlStore, MySql, MySqlConnection, sql::complete);
+    sql::transactions!(in trait MySqlStore, MySql, MySqlConnection, sql::complete_as);
 
     fn begin_concurrency(&self) -> usize {
         sql::concurrency::of_pool(self.pool.options().get_max_connections())

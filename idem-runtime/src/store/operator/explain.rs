@@ -155,6 +155,10 @@ impl Explanation {
     }
 
     fn ended(record: &Record) -> Self {
+        let payload_until = record.payload_until();
+        if record.is_forgotten() || payload_until.is_some_and(|at| at <= record.read_at) {
+            return Self::forgotten(record);
+        }
         let (what, replay) = match record.state {
             RecordState::Failed => ("failed for good", "the stored error"),
             _ => ("was done", "the stored result"),
@@ -168,6 +172,29 @@ impl Explanation {
             answer: format!(
                 "A call with this key gets {replay} again, and the work does not run. A build that cannot read it answers \
                  `Decode` (over HTTP 500). {OTHER_REQUEST}"
+            ),
+            next: match payload_until {
+                Some(at) => format!(
+                    "The outcome is kept until {}. {}",
+                    time_from(at, record.read_at),
+                    expires(record)
+                ),
+                None => expires(record),
+            },
+            commands: FORGET.to_vec(),
+        }
+    }
+
+    fn forgotten(record: &Record) -> Self {
+        Self {
+            happened: format!(
+                "The work ended{}, in attempt {}. Its outcome is no longer kept.",
+                ended(record),
+                record.attempt
+            ),
+            answer: format!(
+                "A call with this key gets `Expired` (over HTTP 410), and the work does not run: the key is remembered. \
+                 {OTHER_REQUEST}"
             ),
             next: expires(record),
             commands: FORGET.to_vec(),
@@ -240,6 +267,7 @@ mod tests {
             lease_until: claimed.after(Duration::from_secs(30)),
             retention: Duration::from_secs(3600),
             on_crash,
+            payload_for: None,
             first_claimed_at: claimed,
             ended_at: state.is_ended().then_some(claimed),
             read_at: claimed.after(Duration::from_secs(60)),

@@ -25,6 +25,7 @@ const RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/postgres/0002_attempts.sql"),
         include_str!("../../../migrations/postgres/0003_audit.sql"),
         include_str!("../../../migrations/postgres/0004_claims.sql"),
+        include_str!("../../../migrations/postgres/0005_payload_for.sql"),
         include_str!("../../../migrations/postgres/0006_operations.sql"),
     ],
 };
@@ -34,6 +35,7 @@ const PORTABLE_RECORDS: Migrations = Migrations {
     table: Table::DEFAULT,
     versions: &[
         include_str!("../../../migrations/postgres/portable/0001_records.sql"),
+        include_str!("../../../migrations/postgres/portable/0002_payload_for.sql"),
         include_str!("../../../migrations/postgres/portable/0003_operations.sql"),
     ],
 };
@@ -268,6 +270,7 @@ impl<'a> Target<'a> {
                     "TABLE IF NOT EXISTS \"",
                     &format!("TABLE IF NOT EXISTS \"{schema}\".\""),
                 )
+                .replace("ALTER TABLE \"", &format!("ALTER TABLE \"{schema}\".\""))
                 .replace(" ON \"", &format!(" ON \"{schema}\".\"")),
             _ => named,
         }
@@ -378,11 +381,11 @@ async fn define(pool: &PgPool, statement: SqlStr) -> Result<(), sqlx::Error> {
     .await
 }
 
-/// Returns true if another process defined the same table or index at the same time: the server found its name, or its
+/// Returns true if another process defined the same table, column or index at the same time: the server found its name, or its
 /// row in the catalogue.
 fn is_defined_meanwhile(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(answer)
-        if matches!(answer.code().as_deref(), Some("23505" | "42P07" | "42710")))
+        if matches!(answer.code().as_deref(), Some("23505" | "42701" | "42P07" | "42710")))
 }
 
 /// Waits until no other process migrates. A statement that waits in the server for a second would be logged as slow.

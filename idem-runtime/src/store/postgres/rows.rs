@@ -13,7 +13,7 @@ use crate::store::sql::{
 use crate::store::status::Status;
 
 /// Number of columns in the part `content` of the statements: those of a record without its identity.
-pub(super) const CONTENT_LEN: usize = 12;
+pub(super) const CONTENT_LEN: usize = 13;
 
 /// Reads the record in a row of the part `record` of the statements.
 pub(super) fn record<R: Readable>(row: &R) -> Result<Record, StoreError> {
@@ -65,13 +65,15 @@ fn content<R: Readable>(
     )?;
     let ended_at = row.number_or_null(at(11)).map_err(unreadable)?;
     let retention = row.number(at(6)).map_err(unreadable)?;
+    let payload_for = row.number_or_null(at(12)).map_err(unreadable)?;
+    let payload_for = payload_for
+        .map(|it| span_of(it, "payload_for"))
+        .transpose()?;
     let status = Status {
         state,
         ended_at: ended_at.map(Timestamp::from_micros),
-        retention: retention
-            .try_into()
-            .map(Duration::from_micros)
-            .map_err(|_| corrupt("retention"))?,
+        retention: span_of(retention, "retention")?,
+        payload_for,
         lease_until: time(row, at(5))?,
         claim_id,
         granted: granted_at(row, [at(3), at(4), at(10), at(7)])?,
@@ -81,6 +83,12 @@ fn content<R: Readable>(
         .checked()
         .and_then(|status| status.record((id, identity), fingerprint, payload, read_at))
         .map_err(corrupt)
+}
+
+/// Duration of this many microseconds, which are not negative.
+fn span_of(micros: i64, column: &str) -> Result<Duration, StoreError> {
+    let micros = micros.try_into().map(Duration::from_micros);
+    micros.map_err(|_| corrupt(column))
 }
 
 /// Returns the error for a record whose scope, operation or key does not match its id.

@@ -63,8 +63,8 @@ declare_statements! {
         /// parameter 13 is 1 if the transaction is the caller's.
         claim_locked,
         /// Inserts the record of a claim that holds it by its advisory lock alone. Parameters 1 to 11 are those of
-        /// `claim`. 12 is the number of the transaction, 13 the fencing token, 14 the time of the claim, and 15 to 17 are
-        /// an outcome.
+        /// `claim`. 12 is the number of the transaction, 13 the fencing token, 14 the time of the claim, 15 to 17 are an
+        /// outcome, and 18 is the time of its payload or null.
         insert_ended,
         /// Returns a row if the transaction with this number was committed.
         was_committed,

@@ -16,7 +16,7 @@ least({now}, ?2)
 -- part: content
 -- Columns that `rows::record_for` reads, in its order; the time of reading comes after them.
 {it}fingerprint, {it}state, {it}claim_id, {it}fencing_token, {it}attempt, {it}lease_until, {it}retention, {it}on_crash,
-    {it}codec, {it}payload, {it}first_claimed_at, {it}ended_at
+    {it}codec, {it}payload, {it}first_claimed_at, {it}ended_at, {it}payload_for
 
 -- part: record
 -- Columns that `rows::record` reads, in its order.
@@ -24,6 +24,9 @@ id, scope, operation, idempotency_key, {content}, {now}
 
 -- part: greatest
 greatest
+
+-- part: least
+least
 
 -- part: null_safe_eq
 IS NOT DISTINCT FROM
@@ -405,10 +408,11 @@ FROM (SELECT 1) AS one LEFT JOIN {records} AS r ON r.id = ?1 {inserted_row}
 -- locks may have inserted the record meanwhile, and a leased claim that looked at the lock just before. If theirs was
 -- deleted again, the token is higher. Parameter 12 is null for the record of a transaction that is known to have ended: it
 -- is interrupted.
-INSERT INTO {records} ({inserted}, codec, payload, ended_at)
+INSERT INTO {records} ({inserted}, codec, payload, payload_for, ended_at)
 SELECT
     ?1, ?2, ?3, ?4, ?5, ?15, ?6, greatest(?13, coalesce((SELECT fencing_token + 1 FROM {fencing_floor}), 0)),
-    1, ?14 + ?7, ?8, ?9, ?14, CASE WHEN ?15 <> 'interrupted' THEN {now} + ?8 END, ?10, ?11, ?16, ?17,
+    1, ?14 + ?7, ?8, ?9, ?14, CASE WHEN ?15 <> 'interrupted' THEN {now} + least(?18, ?8) END, ?10, ?11, ?16, ?17,
+    ?18,
     CASE WHEN ?15 <> 'interrupted' THEN {now} END
 WHERE ?12 IS NULL OR txid_current_if_assigned() = ?12
 ON CONFLICT (id) DO NOTHING
@@ -455,6 +459,7 @@ UPDATE {records} AS r SET
     retention = ?8,
     codec = NULL,
     payload = NULL,
+    payload_for = NULL,
     ended_at = NULL,
     purge_after = {now} + ?7 + ?8
 WHERE {alone} AND r.id = ?1 AND (
@@ -506,8 +511,8 @@ WHERE r.id = due.id AND ({purgeable:r.})
 {delete_end}
 
 -- name: requeue
--- As above for records that stay: they are interrupted, or still alive and queued until they may expire. Without the
--- check of the lease, a renewal would be overwritten.
+-- As above for records that stay: they are interrupted, lose their payload, or are still alive and queued until they may
+-- expire. Without the check of the lease, a renewal would be overwritten.
 {due}
 UPDATE {records} AS r SET
     state = CASE
@@ -516,9 +521,11 @@ UPDATE {records} AS r SET
     END,
     purge_after = CASE
         WHEN r.state = 'interrupted' THEN NULL
-        WHEN r.state <> 'running' THEN r.ended_at + r.retention
+        WHEN r.state <> 'running' THEN {next_purge:r.}
         WHEN r.lease_until + r.retention > {as_of} THEN r.lease_until + r.retention
-    END
+    END,
+    codec = CASE WHEN {forgettable:r.} THEN NULL ELSE r.codec END,
+    payload = CASE WHEN {forgettable:r.} THEN NULL ELSE r.payload END
 FROM due
 WHERE r.id = due.id AND NOT ({purgeable:r.})
-RETURNING r.state
+RETURNING CASE WHEN r.payload_for IS NOT NULL AND r.payload IS NULL THEN 'forgotten' ELSE r.state END

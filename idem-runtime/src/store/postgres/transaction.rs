@@ -5,6 +5,7 @@
 //! write and a quarter more of the log. The number of the transaction shows whether it is still the one that has the lock.
 
 use std::future::{Ready, ready};
+use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Database, Postgres, SqlStr};
@@ -155,6 +156,7 @@ async fn complete(
     on: &InTransaction<'_, PostgresStore, PgConnection>,
     owner: &Owner,
     outcome: &Outcome,
+    payload_for: Option<Duration>,
 ) -> Result<FencedWrite, StoreError> {
     let reservation = on
         .reservations
@@ -164,6 +166,8 @@ async fn complete(
         let insert = &on.store.forms.in_transaction().insert_ended;
         let number = Some(reservation.number);
         let query = insertion(insert, reservation, number).outcome(outcome);
+        let payload_for = payload_for.filter(|_| outcome.payload().is_some());
+        let query = query.number(payload_for.map(sql::span));
         if on.write(query).await? > 0 {
             return Ok(FencedWrite::Applied);
         }
@@ -171,7 +175,7 @@ async fn complete(
             return Ok(FencedWrite::Fenced);
         }
     }
-    sql::complete(on, owner, outcome).await
+    sql::complete_as(on, owner, outcome, payload_for).await
 }
 
 /// Binds parameters 1 to 14 of the statement `insert_ended`.
@@ -282,6 +286,7 @@ impl InTransaction<'_, PostgresStore, PgConnection> {
         let interrupted = insertion(insert_ended, reservation, None);
         let interrupted = interrupted.text(RecordState::Interrupted.as_str());
         let interrupted = interrupted.text(None::<&str>).bytes(None::<&[u8]>);
+        let interrupted = interrupted.number(None);
         self.write(interrupted).await?;
         Ok(true)
     }

@@ -210,6 +210,7 @@ impl Head {
             state: self.state,
             ended_at,
             retention: Duration::from_micros(self.retention.cast_unsigned()),
+            payload_for: None,
             lease_until: Timestamp::from_micros(self.lease_until),
             claim_id,
             granted: Granted {

@@ -2,7 +2,9 @@
 
 use crate::error::StoreError;
 use crate::record::{Observation, RecordState, Timestamp};
-use crate::store::sql::{Backend, Query, Statement, get, granted, state, take_over_query};
+use crate::store::sql::{
+    Backend, Query, Readable as _, Statement, get, granted, take_over_query, unreadable,
+};
 use crate::store::{ClaimOutcome, ClaimRequest, Purged};
 
 /// Backend whose writes return rows.
@@ -41,8 +43,9 @@ pub(in crate::store) async fn try_take_over(
     Ok(record.map(|record| ClaimOutcome::Existing(Box::new(record))))
 }
 
-/// Deletes with one statement, and interrupts or requeues with the other. Each takes the maximum number of rows to
-/// change and the time as of which they are due, and returns the states of the changed rows.
+/// Deletes with one statement, and interrupts, forgets or requeues with the other. Each takes the maximum number of rows to
+/// change and the time as of which they are due, and returns the states of the changed rows. The second one returns
+/// [`FORGOTTEN`] in place of the state of a row that has lost its payload.
 pub(in crate::store) async fn purge(
     backend: &impl Returning,
     delete: &Statement,
@@ -62,12 +65,12 @@ pub(in crate::store) async fn purge(
     if rest > 0 {
         kept = states(backend, limited(requeue, rest, as_of)).await?;
     }
-    let count =
-        |states: &[RecordState], state| states.iter().filter(|it| **it == state).count() as u64;
+    let count = |words: &[String], word| words.iter().filter(|it| *it == word).count() as u64;
     Ok(Purged {
         removed: deleted.len() as u64,
-        abandoned: count(&deleted, RecordState::Running),
-        interrupted: count(&kept, RecordState::Interrupted),
+        abandoned: count(&deleted, RecordState::Running.as_str()),
+        interrupted: count(&kept, RecordState::Interrupted.as_str()),
+        forgotten: count(&kept, FORGOTTEN),
         more: deleted.len() + kept.len() >= limit as usize,
     })
 }
@@ -78,10 +81,11 @@ fn limited(statement: &Statement, limit: u32, as_of: Timestamp) -> Query<'_> {
     query.number(as_of.as_micros())
 }
 
-async fn states(
-    backend: &impl Returning,
-    query: Query<'_>,
-) -> Result<Vec<RecordState>, StoreError> {
+/// Word for a row that has lost its payload.
+const FORGOTTEN: &str = "forgotten";
+
+async fn states(backend: &impl Returning, query: Query<'_>) -> Result<Vec<String>, StoreError> {
     let rows = backend.write_returning(query).await?;
-    rows.iter().map(state).collect()
+    let words = rows.iter().map(|row| row.text(0).map(str::to_owned));
+    words.collect::<Result<_, _>>().map_err(unreadable)
 }

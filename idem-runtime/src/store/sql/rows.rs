@@ -9,7 +9,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::record::Payload;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-use crate::record::{FencingToken, OnCrash, RecordState, Timestamp};
+use crate::record::{FencingToken, OnCrash, Timestamp};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::store::Granted;
 
@@ -144,12 +144,6 @@ pub(in crate::store) fn time<R: Readable>(row: &R, column: usize) -> Result<Time
     row.number(column)
         .map(Timestamp::from_micros)
         .map_err(unreadable)
-}
-
-/// Reads the state from the only column of a row.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(in crate::store) fn state<R: Readable>(row: &R) -> Result<RecordState, StoreError> {
-    RecordState::from_stored(row.text(0).map_err(unreadable)?).ok_or_else(|| corrupt("state"))
 }
 
 /// Reads the granted claim from a row of the part `granted` of the statements.

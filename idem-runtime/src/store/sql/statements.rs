@@ -125,6 +125,7 @@ declare_statements! {
         note_replay,
         renew,
         complete,
+        complete_for,
         release,
         interrupt,
         resolve_complete,

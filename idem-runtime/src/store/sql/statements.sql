@@ -28,6 +28,17 @@ CASE {it}state
     ELSE {it}ended_at <= {as_of} - {it}retention
 END
 
+-- part: forgettable
+-- The payload is there, and the time for which it is kept is over, as of the time of a purge.
+{it}payload IS NOT NULL AND {it}payload_for IS NOT NULL AND {it}ended_at <= {as_of} - {it}payload_for
+
+-- part: next_purge
+-- Next purge check of an ended or released record that a purge leaves there: the end of its payload, or of its retention.
+{it}ended_at + CASE
+    WHEN {it}payload IS NULL OR {forgettable} THEN {it}retention
+    ELSE coalesce({it}payload_for, {it}retention)
+END
+
 -- part: stuck
 -- RUNNING with a lapsed lease, or INTERRUPTED.
 ({it}state = 'interrupted' OR {it}state = 'running' AND {it}lease_until <= {now})
@@ -93,6 +104,17 @@ WHERE {held}
 -- Another caller may have taken the record over, or an operator may have resolved it. An outcome is never overwritten.
 UPDATE {records} SET
     purge_after = {queued_from_now},
+    codec = ?5,
+    payload = ?6,
+    ended_at = {now},
+    state = ?4
+WHERE {held}
+
+-- name: complete_for
+-- As above. A purge drops the payload earlier than the record, so the record is queued for that.
+UPDATE {records} SET
+    purge_after = {now} + {least}(?7, retention),
+    payload_for = ?7,
     codec = ?5,
     payload = ?6,
     ended_at = {now},
@@ -258,7 +280,7 @@ ORDER BY id LIMIT ?14
 -- part: listed_columns
 -- Columns of a record, with the size of its result, and with the result only if parameter 15 asks for it.
 id, scope, operation, idempotency_key, fingerprint, state, claim_id, fencing_token, attempt, lease_until, retention,
-    on_crash, codec, CASE WHEN payload IS NULL OR ?15 <> 0 THEN payload ELSE {no_bytes} END AS payload,
+    payload_for, on_crash, codec, CASE WHEN payload IS NULL OR ?15 <> 0 THEN payload ELSE {no_bytes} END AS payload,
     {payload_size} AS payload_size, first_claimed_at, ended_at, owner
 
 -- part: listed_record

@@ -1,6 +1,6 @@
 //! Store traits of the SQL stores, implemented once for all of them.
 
-/// Implements `Store`, `StepStore` and `RecoveryStore` for a [`SqlStore`](crate::store::sql::SqlStore). One
+/// Implements `Store`, `ForgettingStore`, `StepStore` and `RecoveryStore` for a [`SqlStore`](crate::store::sql::SqlStore). One
 /// implementation for every type with that trait is not possible, because the traits may belong to another crate.
 macro_rules! store {
     ($store:ty) => {
@@ -12,9 +12,9 @@ macro_rules! store {
             use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
             use crate::store::sql::{self, SqlStore};
             use crate::store::{
-                AttemptStore, Attempts, ClaimOutcome, ClaimRequest, FencedWrite, Filter, Page,
-                PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep,
-                StepStore, Store,
+                AttemptStore, Attempts, ClaimOutcome, ClaimRequest, FencedWrite, Filter,
+                ForgettingStore, Page, PageRequest, Purged, RecoveryInput, RecoveryStore,
+                Resolution, Resolved, SavedStep, StepStore, Store,
             };
 
             #[async_trait::async_trait]
@@ -99,6 +99,10 @@ macro_rules! store {
                     Some(self)
                 }
 
+                fn forgetting(&self) -> Option<&dyn ForgettingStore> {
+                    Some(self)
+                }
+
                 fn erasure(&self) -> Option<&dyn crate::store::ErasureStore> {
                     Some(self)
                 }
@@ -132,6 +136,20 @@ macro_rules! store {
                     by: Option<&crate::record::OwnerLabel>,
                 ) -> Result<bool, StoreError> {
                     sql::note_replay(self, id, fencing_token, by).await
+                }
+            }
+
+            /// Such completions are not batched: few calls have one, and a batch has one statement for all of its
+            /// completions.
+            #[async_trait::async_trait]
+            impl ForgettingStore for $store {
+                async fn complete_for(
+                    &self,
+                    owner: &Owner,
+                    outcome: &Outcome,
+                    payload_for: Duration,
+                ) -> Result<FencedWrite, StoreError> {
+                    sql::complete_as(self, owner, outcome, Some(payload_for)).await
                 }
             }
 

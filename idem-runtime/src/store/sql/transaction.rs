@@ -201,13 +201,6 @@ pub(in crate::store) fn guard(depth: usize) -> String {
     format!("idem_guard_{depth}")
 }
 
-/// Statement that sets the innermost savepoint of a connection again.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) fn innermost_savepoint<DB: Database>(connection: &DB::Connection) -> SqlStr {
-    let depth = Manager::<DB>::get_transaction_depth(connection);
-    sqlx_core::transaction::begin_ansi_transaction_sql(depth.saturating_sub(1))
-}
-
 pub(in crate::store) type Manager<DB> = <DB as Database>::TransactionManager;
 
 impl<DB: Cancellation> OpenTransaction<'static, DB> {
@@ -648,7 +641,19 @@ macro_rules! transactions {
         ) -> Result<FencedWrite, StoreError> {
             transaction.prove().await.map_err(error)?;
             let on = crate::store::sql::InTransaction::new(self, transaction);
-            $complete(&on, owner, outcome).await
+            $complete(&on, owner, outcome, None).await
+        }
+
+        async fn complete_for_in(
+            &self,
+            transaction: &mut Self::Transaction<'_>,
+            owner: &Owner,
+            outcome: &Outcome,
+            payload_for: std::time::Duration,
+        ) -> Result<FencedWrite, StoreError> {
+            transaction.prove().await.map_err(error)?;
+            let on = crate::store::sql::InTransaction::new(self, transaction);
+            $complete(&on, owner, outcome, Some(payload_for)).await
         }
 
         async fn save_step_in(

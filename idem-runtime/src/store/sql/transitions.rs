@@ -234,8 +234,25 @@ pub(in crate::store) async fn complete(
     owner: &Owner,
     outcome: &Outcome,
 ) -> Result<FencedWrite, StoreError> {
-    let query = backend.statements().await?.complete.query().owner(owner);
-    if fenced(backend, query.outcome(outcome)).await? == FencedWrite::Applied {
+    complete_as(backend, owner, outcome, None).await
+}
+
+/// Completes a record, and keeps its payload for this time if it is given.
+pub(in crate::store) async fn complete_as(
+    backend: &impl Backend,
+    owner: &Owner,
+    outcome: &Outcome,
+    payload_for: Option<Duration>,
+) -> Result<FencedWrite, StoreError> {
+    let statements = backend.statements().await?;
+    let query = match payload_for.filter(|_| outcome.payload().is_some()) {
+        None => statements.complete.query().owner(owner).outcome(outcome),
+        Some(payload_for) => {
+            let query = statements.complete_for.query().owner(owner);
+            query.outcome(outcome).number(span(payload_for))
+        }
+    };
+    if fenced(backend, query).await? == FencedWrite::Applied {
         return Ok(FencedWrite::Applied);
     }
     let repeated = get(backend, &owner.id)

@@ -12,15 +12,18 @@ min({now}, ?2)
 -- part: record
 -- Columns that `text_row::record` reads.
 printf(
-    '%s %s %d %s %d %s %d %d %d{newline}%d{newline}%s{newline}%s{newline}',
+    '%s %s %d %s %d %s %d %d %d%s{newline}%d{newline}%s{newline}%s{newline}',
     state, coalesce(ended_at, '-'), retention, on_crash, lease_until,
     iif(claim_id IS NULL, '-', hex(claim_id)), fencing_token, attempt, first_claimed_at,
-    {now}, hex(id), coalesce(length(CAST(codec AS BLOB)), '-')
+    coalesce(' f' || payload_for, ''), {now}, hex(id), coalesce(length(CAST(codec AS BLOB)), '-')
 ) || operation || '{newline}' || idempotency_key || '{newline}' || coalesce(codec, '') || scope,
 fingerprint, payload
 
 -- part: greatest
 max
+
+-- part: least
+min
 
 -- part: null_safe_eq
 IS
@@ -174,6 +177,7 @@ ON CONFLICT (id) DO UPDATE SET
     retention = excluded.retention,
     codec = NULL,
     payload = NULL,
+    payload_for = NULL,
     ended_at = NULL,
     purge_after = excluded.purge_after
 WHERE {expired:r.}
@@ -221,8 +225,8 @@ WHERE ({purgeable:r.}) AND r.id IN {due}
 RETURNING state
 
 -- name: requeue
--- As above for records that stay: they are interrupted, or still alive and queued until they may expire. Without the
--- check of the lease, a renewal would be overwritten.
+-- As above for records that stay: they are interrupted, lose their payload, or are still alive and queued until they may
+-- expire. Without the check of the lease, a renewal would be overwritten.
 UPDATE {records} AS r SET
     state = CASE
         WHEN r.state = 'running' AND r.lease_until <= {as_of} - r.retention THEN 'interrupted'
@@ -230,8 +234,10 @@ UPDATE {records} AS r SET
     END,
     purge_after = CASE
         WHEN r.state = 'interrupted' THEN NULL
-        WHEN r.state <> 'running' THEN r.ended_at + r.retention
+        WHEN r.state <> 'running' THEN {next_purge:r.}
         WHEN r.lease_until + r.retention > {as_of} THEN r.lease_until + r.retention
-    END
+    END,
+    codec = CASE WHEN {forgettable:r.} THEN NULL ELSE r.codec END,
+    payload = CASE WHEN {forgettable:r.} THEN NULL ELSE r.payload END
 WHERE NOT ({purgeable:r.}) AND r.id IN {due}
-RETURNING state
+RETURNING CASE WHEN payload_for IS NOT NULL AND payload IS NULL THEN 'forgotten' ELSE state END

@@ -46,7 +46,7 @@ impl Returning for InTransaction<'_, SqliteStore, SqliteConnection> {
 }
 
 impl TransactionalStore for SqliteStore {
-    sql::transactions!(in trait SqliteStore, Sqlite, SqliteConnection, sql::complete);
+    sql::transactions!(in trait SqliteStore, Sqlite, SqliteConnection, sql::complete_as);
 
     /// A transaction that waits for its turn to write has no connection. Fewer of them would hold up replays, which read
     /// before they wait.

@@ -43,7 +43,14 @@ fn record() -> impl Strategy<Value = Record> {
     ]);
     let on_crash = prop::sample::select(vec![OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile]);
     let claim = (state, any::<[u8; 16]>(), any::<bool>(), on_crash);
-    let numbers = (0..=i64::MAX, 1..=u32::MAX, 0..=i64::MAX as u64);
+    let payload_for = option::of(0..=i64::MAX as u64);
+    let numbers = (
+        0..=i64::MAX,
+        1..=u32::MAX,
+        0..=i64::MAX as u64,
+        payload_for,
+        any::<bool>(),
+    );
     let times = (time(), time(), time(), time());
     (
         identity(),
@@ -55,7 +62,9 @@ fn record() -> impl Strategy<Value = Record> {
     )
         .prop_map(|(identity, fingerprint, claim, numbers, times, payload)| {
             let (state, claim_id, is_resolved, on_crash) = claim;
-            let (fencing_token, attempt, retention) = numbers;
+            let (fencing_token, attempt, retention, payload_for, is_forgotten) = numbers;
+            let payload_for = payload_for.map(Duration::from_micros);
+            let payload_for = payload_for.filter(|_| state.is_ended());
             let (lease_until, first_claimed_at, ended_at, read_at) = times;
             let has_payload = matches!(state, RecordState::Completed | RecordState::Failed);
             let has_no_owner = state == RecordState::Released || state.is_ended() && is_resolved;
@@ -64,12 +73,14 @@ fn record() -> impl Strategy<Value = Record> {
                 identity,
                 fingerprint: Digest::from_bytes(&fingerprint).unwrap(),
                 state,
-                payload: has_payload.then_some(payload),
+                payload: Some(payload)
+                    .filter(|_| has_payload && !(is_forgotten && payload_for.is_some())),
                 claim_id: (!has_no_owner).then(|| ClaimId::from_bytes(claim_id)),
                 fencing_token: FencingToken::from_number(fencing_token),
                 attempt,
                 lease_until,
                 retention: Duration::from_micros(retention),
+                payload_for,
                 on_crash,
                 first_claimed_at,
                 ended_at: (state.is_ended() || state == RecordState::Released).then_some(ended_at),
@@ -143,6 +154,7 @@ fn the_format_is_frozen() {
         attempt: 2,
         lease_until: Timestamp::from_micros(5),
         retention: Duration::from_secs(60),
+        payload_for: None,
         on_crash: OnCrash::Rerun,
         first_claimed_at: Timestamp::from_micros(1),
         ended_at: Some(Timestamp::from_micros(4)),

@@ -41,6 +41,7 @@ pub(super) fn record(bytes: &mut Unstructured<'_>) -> Result<Record> {
         attempt: bytes.int_in_range(1..=u32::MAX)?,
         lease_until: time(bytes)?,
         retention: Duration::from_micros(number(bytes)?.cast_unsigned()),
+        payload_for: None,
         on_crash: *bytes.choose(&[OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile])?,
         first_claimed_at: time(bytes)?,
         ended_at: match state.is_ended() || state == RecordState::Released {

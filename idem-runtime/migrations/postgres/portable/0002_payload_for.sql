@@ -1,0 +1,3 @@
+-- Time for which the payload of a record is kept, if it is shorter than the retention. Processes of the version before leave
+-- the column null.
+ALTER TABLE "idem_records" ADD COLUMN IF NOT EXISTS payload_for bigint;
