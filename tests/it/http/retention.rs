@@ -182,7 +182,7 @@ async fn a_key_that_is_remembered_is_gone_after_the_ttl() {
     }
     assert_eq!(effects.count(), 1);
     advance(Duration::from_secs(2)).await;
-    assert_eq!(call(&router, "k", "5").await.0, 200);
+    assert_eq!(call(&router, "k", "5").await.0, 201);
     assert_eq!(effects.count(), 2);
 }
 

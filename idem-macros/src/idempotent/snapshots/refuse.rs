@@ -28,11 +28,13 @@ async fn charge(key: String, amount: u64) -> Result<Receipt, Error> {
                 }),
                 __idem_private::usable_as_duration(TTL),
             )
+            .remember(__idem_private::Duration::from_secs(7776000u64))
             .lease(__idem_private::Duration::from_secs(90u64))
             .wait(__idem_private::Duration::from_secs(0u64))
             .deadline(Instant::now())
             .on_crash(__idem_private::OnCrash::Refuse)
-            .run_on_store_error(),
+            .run_on_store_error()
+            .refuse_old_keys(__idem_private::usable_as_duration(SLACK)),
         ::core::concat!(::core::module_path!(), "::", "charge"),
         {
             #[allow(unused_imports)]
