@@ -408,7 +408,8 @@ impl Call {
                 .refuse_old_keys
                 .and_then(|slack| FirstClaimBy::made(&identity.key, retention, slack)),
         };
-        let key_checks = KeyChecks::of(&identity.key, retention, first_claim_by, &engine);
+        let key_checks =
+            KeyChecks::of(&identity.key, retention, first_claim_by, engine.restored_at);
         Ok(Arc::new(Prepared {
             wait: inputs.wait.unwrap_or(engine.policy.wait),
             deadline: inputs.deadline,

@@ -1,6 +1,7 @@
 //! Claims the record of a call: ends with permission to run the body, or with the stored outcome.
 
 mod in_transaction;
+mod key_checks;
 mod poll;
 mod send;
 mod wait;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(super) use self::in_transaction::{ClaimFuture, TransactionClaim};
+use self::key_checks::check_key;
 use self::send::{ClaimMessage, SentClaims};
 
 use super::Attempt;
@@ -282,7 +284,7 @@ impl<'o> Claimer<'o> {
         self.call.check_deadline()?;
         if let Some(checks) = self.call.key_checks.as_deref().copied() {
             // Boxed, because few calls have a key to check.
-            Box::pin(checks.run(&self.call)).await?;
+            Box::pin(check_key(checks, &self.call)).await?;
             self.call.check_deadline()?;
         }
         if self.transaction.is_some() {

@@ -1,10 +1,9 @@
 //! Fresh keys: random UUIDs of RFC 9562, implemented here so that they need no optional dependency.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Key, Scope, hex};
 use crate::random;
-use crate::record::Timestamp;
 
 impl Key {
     /// Generates a key: a UUID of version 7 (RFC 9562, section 5.7), which has the time in milliseconds and 74 random
@@ -42,7 +41,7 @@ impl Key {
     /// assert_eq!(Key::generate_v4().made_at(), None);
     /// # Ok::<(), idem_store::error::InvalidKey>(())
     /// ```
-    pub fn made_at(&self) -> Option<Timestamp> {
+    pub fn made_at(&self) -> Option<SystemTime> {
         const LENGTH: usize = 36;
         let text = self.as_str();
         let (before, uuid) = text.split_at_checked(text.len().checked_sub(LENGTH)?)?;
@@ -63,8 +62,8 @@ impl Key {
         let is_version_7 = bytes[6] >> 4 == 7 && bytes[8] >> 6 == 0b10;
         let mut millis = [0; 8];
         millis[2..].copy_from_slice(&bytes[..6]);
-        let micros = i64::from_be_bytes(millis).saturating_mul(1000);
-        (is_a_part && is_version_7).then(|| Timestamp::from_micros(micros))
+        let since = Duration::from_millis(u64::from_be_bytes(millis));
+        (is_a_part && is_version_7).then(|| UNIX_EPOCH + since)
     }
 
     /// Generates a key that reveals nothing: a UUID of version 4 (RFC 9562, section 5.4), with 122 random bits.
