@@ -69,7 +69,7 @@ fn orders() {
 
 #[test]
 fn routes() {
-    assert!(output_of("routes").contains("2 orders for 5 requests."));
+    assert!(output_of("routes").contains("2 orders for 5 requests and 2 questions."));
 }
 
 #[test]

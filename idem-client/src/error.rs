@@ -149,7 +149,9 @@ pub enum Why {
     Tries,
     /// The next try would begin after the time that the policy allows.
     Time,
-    /// The next try would begin when the server may have forgotten the key of the job.
+    /// The next try would begin when the server may have forgotten the key, and would do the work again: its time, by the
+    /// [policy](super::ServerPolicy), by the header `Idempotency-TTL` of an earlier answer or by the journal, is over. The
+    /// answer is an error then, also if there was one that invites to a retry.
     KeyTooOld,
     /// The request's body is a stream, which can be read only once.
     Stream,

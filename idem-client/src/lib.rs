@@ -53,6 +53,19 @@
 //! When the tries or the time are used up, the caller gets the last answer, or [`ClientError::GaveUp`] if there was
 //! none. A response carries its key and the number of tries in its extensions: [`Sent`].
 //!
+//! # Asking for the outcome
+//!
+//! A server that uses idem may have a route that says what became of a request, and publishes its URL in its policy. With
+//! that [`ServerPolicy`], the middleware asks there once after it gave up, so that a request whose reply was lost often has
+//! its answer all the same. [`attach`](IdempotencyMiddleware::attach) asks instead of repeating requests. The question has
+//! the key and the headers of the request, and goes to the origin of the policy only.
+//!
+//! # When the key is forgotten
+//!
+//! A server stores a key for a limited time, and does the work again when it is repeated later. A request is not repeated
+//! once that time may be over, by the policy, by the journal, or by `Idempotency-TTL` in an earlier answer. It then ends with
+//! [`ClientError::GaveUp`] and [`Why::KeyTooOld`].
+//!
 //! # Whole replies
 //!
 //! A reply of known length up to 64 KiB is read as part of its try, so a reply that breaks off is retried. A longer or
@@ -83,11 +96,13 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod ask;
 mod error;
 mod journal;
 mod policy;
 mod redirect;
 mod reply;
+mod server;
 mod span;
 mod wire;
 
@@ -103,12 +118,14 @@ use reqwest_middleware::{ClientBuilder, Error as SendError, Middleware, Next};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use self::ask::{Asked, ask_until};
 use self::reply::Reply;
 use self::span::TryReport;
 
 pub use self::error::{ClientError, GaveUp, Redirected, Sent, Why};
 pub use self::journal::{DirectoryJournal, Entry, Job, JournalError, KeyJournal};
 pub use self::policy::{Conflicts, RetryPolicy};
+pub use self::server::{PolicyError, ServerPolicy};
 
 /// Request header with the key, from draft-ietf-httpapi-idempotency-key-header-07.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(structured::IDEMPOTENCY_KEY);
@@ -125,20 +142,37 @@ pub struct IdempotencyMiddleware {
     unquoted: bool,
     fresh: fn() -> Key,
     journal: Option<Journal>,
+    servers: Vec<ServerPolicy>,
+    attaches: bool,
 }
 
 /// The key of one request, and the time for which it may still be sent.
 struct Held {
     key: Key,
-    left: Duration,
+    /// None: unknown.
+    left: Option<Duration>,
 }
 
 impl Held {
     fn new(key: Key) -> Self {
-        Self {
-            key,
-            left: Duration::MAX,
-        }
+        Self { key, left: None }
+    }
+}
+
+/// The time until which the server stores the key of a request. None: unknown.
+#[derive(Debug, Clone, Copy)]
+struct Window(Option<Instant>);
+
+impl Window {
+    fn open_for(&mut self, since: Instant, time: Option<Duration>) {
+        // A time beyond the range of the clock is no limit.
+        let end = time.and_then(|time| since.checked_add(time));
+        self.0 = self.0.max(end);
+    }
+
+    fn left(self) -> Duration {
+        self.0
+            .map_or(Duration::MAX, |end| end.duration_since(Instant::now()))
     }
 }
 
@@ -157,6 +191,8 @@ impl IdempotencyMiddleware {
             unquoted: false,
             fresh: Key::generate,
             journal: None,
+            servers: Vec::new(),
+            attaches: false,
         }
     }
 
@@ -196,6 +232,28 @@ impl IdempotencyMiddleware {
     #[must_use]
     pub fn journal(mut self, keys: Arc<dyn KeyJournal>, retention: Duration) -> Self {
         self.journal = Some(Journal { keys, retention });
+        self
+    }
+
+    /// Adds the policy of a server, for requests to its origin. A request with a `ServerPolicy` as its extension has that one
+    /// instead.
+    ///
+    /// A request is not repeated when the server may have forgotten its key ([`Why::KeyTooOld`]). If the policy has the URL of
+    /// an outcome route, the middleware asks there once after it gave up, for at most the time of one more try: a stored
+    /// response is then the answer, and so is a problem that no retry overcomes.
+    #[must_use]
+    pub fn server(mut self, policy: ServerPolicy) -> Self {
+        self.servers.push(policy);
+        self
+    }
+
+    /// Asks the outcome route instead of repeating a request, for servers whose policy has its URL. After a try without an
+    /// answer, or with one that invites to a retry, it asks until the request no longer runs or the time of the policy is
+    /// over. Only if there is no outcome, the request is sent again. For large bodies, and for work that must not be sent
+    /// twice without need.
+    #[must_use]
+    pub fn attach(mut self) -> Self {
+        self.attaches = true;
         self
     }
 
@@ -277,7 +335,7 @@ impl IdempotencyMiddleware {
         }
         Ok(Held {
             key: entry.key,
-            left,
+            left: Some(left),
         })
     }
 
@@ -289,7 +347,14 @@ impl IdempotencyMiddleware {
         next: Next<'_>,
     ) -> Result<Response, SendError> {
         let began = Instant::now();
-        let time = self.policy.total.min(held.left);
+        let server = extensions.get::<ServerPolicy>().or_else(|| {
+            let mut servers = self.servers.iter();
+            servers.find(|server| server.applies_to(&request))
+        });
+        let question = server.and_then(|server| server.question(&request));
+        let mut window = Window(None);
+        // The key of a job may be older than this request.
+        window.open_for(began, held.left.or(server.and_then(ServerPolicy::ttl)));
         let mut sent = Sent {
             key: held.key,
             tries: 0,
@@ -297,7 +362,9 @@ impl IdempotencyMiddleware {
         loop {
             sent.tries += 1;
             let spare = request.try_clone();
-            let left = time.saturating_sub(began.elapsed());
+            let sent_at = Instant::now();
+            let left = self.policy.total.saturating_sub(began.elapsed());
+            let left = left.min(window.left());
             let url = request.url().clone();
             let report = TryReport::new(&request, sent.tries);
             let span = report.span.clone();
@@ -318,8 +385,16 @@ impl IdempotencyMiddleware {
                 Reply::Final(answer) => return answer.map(|response| sent.on(response)),
                 Reply::Passing(reply) => reply,
             };
+            if reply.ttl.is_some() {
+                // The server has read its clock after the request was sent.
+                window.open_for(sent_at, reply.ttl);
+            }
             let pause = self.policy.pause(sent.tries, reply.at_least);
-            let left = time.saturating_sub(began.elapsed());
+            let left = self.policy.total.saturating_sub(began.elapsed());
+            let is_closing = window.left() < left;
+            let left = left.min(window.left());
+            let until = Instant::now().checked_add(left);
+            let until = until.unwrap_or_else(Instant::now);
             let why = match spare {
                 None => Why::Stream,
                 Some(_) if sent.tries > self.policy.retries => Why::Tries,
@@ -334,12 +409,33 @@ impl IdempotencyMiddleware {
                     // Frees the connection for other requests: this reply will not be read.
                     drop(reply);
                     tokio::time::sleep(pause).await;
+                    if let Some(question) = question.as_ref().filter(|_| self.attaches) {
+                        match ask_until(question, until, &self.policy, extensions, &next).await {
+                            Asked::Answer(response) => return Ok(sent.on(response)),
+                            Asked::Nothing if Instant::now() < until => {}
+                            Asked::Running | Asked::Nothing => {
+                                let why = match is_closing {
+                                    true => Why::KeyTooOld,
+                                    false => Why::Time,
+                                };
+                                let gave_up = GaveUp::new(sent, why, None);
+                                return Err(SendError::middleware(ClientError::from(gave_up)));
+                            }
+                        }
+                    }
                     request = again;
                     continue;
                 }
-                Some(_) if time < self.policy.total => Why::KeyTooOld,
+                Some(_) if is_closing => Why::KeyTooOld,
                 Some(_) => Why::Time,
             };
+            if let Some(question) = &question {
+                let until = if self.attaches { until } else { Instant::now() };
+                let asked = ask_until(question, until, &self.policy, extensions, &next).await;
+                if let Asked::Answer(response) = asked {
+                    return Ok(sent.on(response));
+                }
+            }
             tracing::warn!(
                 target: "idem",
                 tries = sent.tries,

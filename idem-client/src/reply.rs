@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use http::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use http_body::{Frame, SizeHint};
+use idem_store::structured;
 use reqwest::{Body, Response, ResponseBuilderExt as _};
 use reqwest_middleware::Error as SendError;
 use serde::Deserialize;
@@ -30,6 +31,8 @@ pub(super) struct Passing {
     answer: Result<Response, Lost>,
     /// Minimum pause that the server asked for.
     pub(super) at_least: Duration,
+    /// Time for which the server stores the key from now on, if it says so.
+    pub(super) ttl: Option<Duration>,
 }
 
 /// Reason for which there is no answer.
@@ -68,13 +71,20 @@ impl Reply {
         Self::Passing(Passing {
             answer: Err(reason),
             at_least: Duration::ZERO,
+            ttl: None,
         })
     }
 }
 
 impl Passing {
-    /// Returns the result to the caller when there is no further try.
+    /// Returns the result to the caller when there is no further try. Once the server may have forgotten the key, an answer
+    /// that invites to another try is an error, too: that try would do the work again.
     pub(super) fn hand_over(self, sent: Sent, why: Why) -> Result<Response, SendError> {
+        if why == Why::KeyTooOld && self.answer.is_ok() {
+            return Err(SendError::middleware(ClientError::from(GaveUp::new(
+                sent, why, None,
+            ))));
+        }
         self.answer
             .map(|response| sent.on(response))
             .map_err(|reason| {
@@ -113,6 +123,7 @@ fn is_passing(error: &SendError) -> bool {
 async fn read(response: Response, conflicts: Conflicts) -> Result<Reply, SendError> {
     let status = response.status();
     let asked = retry_after(response.headers());
+    let ttl = ttl(response.headers());
     let is_conflict = status == StatusCode::CONFLICT;
     // A reply that says itself whether it is temporary takes precedence over the meaning of its status.
     let said = conflicts.mark(response.headers()).or(asked.map(|_| true));
@@ -135,6 +146,7 @@ async fn read(response: Response, conflicts: Conflicts) -> Result<Reply, SendErr
         Reply::Passing(Passing {
             answer: Ok(response),
             at_least: asked.unwrap_or_default(),
+            ttl,
         })
     } else {
         Reply::Final(Ok(response))
@@ -143,7 +155,7 @@ async fn read(response: Response, conflicts: Conflicts) -> Result<Reply, SendErr
 
 /// Parses `Retry-After` of RFC 9110, section 10.2.3. A date is compared with the `Date` of the same answer, because
 /// only that date comes from the same clock. Without `Date`, it is compared with the clock of this machine.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let asked = text(RETRY_AFTER)?;
     if !asked.is_empty() && asked.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -157,11 +169,29 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// True if the body is a problem document of RFC 9457.
-fn is_problem(response: &Response) -> bool {
+pub(super) fn is_problem(response: &Response) -> bool {
     let content_type = response.headers().get(CONTENT_TYPE);
     let text = content_type.and_then(|value| value.to_str().ok());
     text.and_then(|text| text.split(';').next())
         .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/problem+json"))
+}
+
+/// Time for which the server stores the key of the request from now on.
+fn ttl(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(structured::IDEMPOTENCY_TTL)?.to_str().ok()?;
+    text.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// The response with another status.
+pub(super) fn with_status(response: Response, status: StatusCode) -> Response {
+    // Converting a response into parts loses its URL, so the URL is passed along as an extension.
+    let url = http::Response::builder().url(response.url().clone());
+    let (mut parts, body) = http::Response::from(response).into_parts();
+    if let Some(extensions) = url.extensions_ref() {
+        parts.extensions.extend(extensions.clone());
+    }
+    parts.status = status;
+    http::Response::from_parts(parts, body).into()
 }
 
 fn says_retryable(body: &[u8]) -> Option<bool> {
@@ -328,6 +358,7 @@ mod tests {
             Passing {
                 answer,
                 at_least: Duration::ZERO,
+                ttl: None,
             }
             .to_string()
         };

@@ -12,6 +12,7 @@
 //! | [`call`], [`issue`], [`named`] | the inputs of a call, keys that the service issues, and names of functions |
 //! | [`prepared`], [`progress`], [`step_state`] | a frozen call, and its state |
 //! | [`run`], [`run_options`] | entry points without the macro |
+//! | [`lookup`] | the outcome of a call by its key, without making the call |
 //! | [`attempt`], [`steps`], [`provenance`] | functions for the body and its caller |
 //! | [`transaction`], [`reentrancy`] | calls in a transaction of the store's database |
 //! | [`interference`] | what a test does to a process |
@@ -32,6 +33,7 @@ mod install;
 pub(crate) mod interference;
 mod issue;
 mod key_age;
+mod lookup;
 mod named;
 mod operation;
 mod operation_names;
@@ -63,8 +65,9 @@ pub use self::builder::IdemBuilder;
 pub use self::call::Call;
 pub use self::erasure::{ErasedScope, ScopeErasure};
 pub use self::idem::Idem;
+pub use self::lookup::{KeyStatus, OutcomeQuery};
 pub use self::named::NamedFunction;
-pub use self::operation::{OperationName, TypedOperation};
+pub use self::operation::{NoError, OperationName, TypedOperation};
 pub use self::provenance::{Provenance, ResultSource, with_provenance};
 pub use self::purger::{Purger, PurgerGuard};
 pub use self::records::{RecordChanges, Records};

@@ -121,7 +121,8 @@ let app: Router = Router::new()
 //!      host must put the tenant into the scope, see [`scoped_by`].
 //! 3. **Claim.** The key is claimed, in a separate task unless the answer is available immediately. From here on, the
 //!    request continues even if its client disconnects, and [`Drain`] waits for it. Task-local values of the server are
-//!    not available. A stored response is returned with [`Idempotent-Replayed`](IDEMPOTENT_REPLAYED).
+//!    not available. A stored response is returned with [`Idempotent-Replayed`](IDEMPOTENT_REPLAYED). Whoever must not repeat
+//!    the request asks the [outcome route](OutcomeRoute).
 //! 4. **Handler.** The handler runs in that task, with the [`Attempt`](crate::Attempt) in the request's extensions.
 //! 5. **Response.** A [final](finality) response is read, up to [a limit](LayerBuilder::max_response_bytes), and stored:
 //!    status, body and [some headers](LayerBuilder::store_header), for the layer's ttl, or that of
@@ -151,7 +152,7 @@ let app: Router = Router::new()
 //! - Authentication, decompression of requests, compression of responses, and layers that add headers to all responses.
 //! - **CORS.** A script in a browser can send a key only if the preflight allows the header, and can read only exposed
 //!   headers. With `CorsLayer` of tower-http: `.allow_headers([AUTHORIZATION, CONTENT_TYPE, IDEMPOTENCY_KEY])` and
-//!   `.expose_headers([IDEMPOTENT_REPLAYED, RETRY_AFTER])`.
+//!   `.expose_headers([IDEMPOTENT_REPLAYED, IDEMPOTENCY_TTL, IDEMPOTENT_STATUS, RETRY_AFTER])`.
 //! - **Request timeouts.** The client gets its timeout response, for example 408, while the handler runs to its end. A
 //!   retry gets 409 until then, and the stored response afterwards. Inside this layer, a timeout would cancel the
 //!   handler midway, and each retry would run it again.
@@ -327,6 +328,8 @@ mod handlers;
 mod header;
 mod ignored;
 mod layer;
+mod outcome_route;
+mod policy_json;
 mod policy_page;
 mod principal;
 mod problem;
@@ -345,8 +348,12 @@ pub use self::finality::finality;
 pub use self::future::ResponseFuture;
 #[cfg(feature = "axum")]
 pub use self::handlers::{detached, documented_at, mark_replays, problem_response};
-pub use self::header::{IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, InvalidKeyHeader};
+pub use self::header::{
+    IDEMPOTENCY_KEY, IDEMPOTENCY_TTL, IDEMPOTENT_REPLAYED, IDEMPOTENT_STATUS, InvalidKeyHeader,
+};
 pub use self::layer::{IdempotencyLayer, InvalidLayer, LayerBuilder};
+pub use self::outcome_route::OutcomeRoute;
+pub use self::policy_json::PolicyJson;
 pub use self::policy_page::PolicyPage;
 pub use self::principal::{Principal, Scoping, Unscoped, scoped_by, scoped_by_extension, unscoped};
 pub use self::problem::{Problem, ProblemKind};

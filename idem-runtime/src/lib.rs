@@ -62,6 +62,7 @@ assert!(matches!(reused, Err(Error::KeyReused)));
 //! | handle an error | [`Error`]: what happened, and what the caller does |
 //! | resume a body in the middle | [`Attempt::step`], [`Attempt::step_tx`] |
 //! | retry calls that no client retries | [`Recovery`] |
+//! | look at an outcome without repeating the call | [`Idem::outcome`] |
 //! | look at records, and resolve them | [`Idem::records`], [`TypedOperation`] |
 //! | check stored results before a deploy | [`Verification`](operator::Verification) |
 //! | write a program for operators | [`operator`] |
@@ -138,8 +139,8 @@ pub mod testing {
 #[doc(inline)]
 pub use crate::codec::Codec;
 pub use crate::engine::{
-    Attempt, Call, Idem, IdemBuilder, Purger, PurgerGuard, Reconciled, Recovery, RecoveryGuard,
-    TypedOperation,
+    Attempt, Call, Idem, IdemBuilder, KeyStatus, NoError, OutcomeQuery, Purger, PurgerGuard,
+    Reconciled, Recovery, RecoveryGuard, TypedOperation,
 };
 #[doc(inline)]
 pub use crate::error::Error;
@@ -178,7 +179,9 @@ pub use idem_store::{key, record};
 
 /// Options of calls without the macro, and the provenance of results. Few services need them.
 pub mod advanced {
-    pub use crate::engine::{Finality, Provenance, ResultSource, RunOptions, with_provenance};
+    pub use crate::engine::{
+        Finality, OperationName, Provenance, ResultSource, RunOptions, with_provenance,
+    };
 }
 
 /// Programs for operators: reads and manual changes of records, statistics, findings about a store, and checks of

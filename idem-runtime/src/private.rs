@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::future::IntoFuture;
 use std::ops::Deref;
 
-pub use std::convert::{From, Infallible};
+pub use std::convert::From;
 pub use std::option::Option;
 pub use std::result::Result;
 pub use std::time::Duration;
@@ -15,7 +15,7 @@ pub use crate::engine::typed::{
     CallError, EngineRef, Entered, ErrorCodec, Finality, ReconcileRequest, Reconciled, Returns,
     Running, ValueCodec, default_handle,
 };
-pub use crate::engine::{Attempt, Call, NamedFunction, OperationName};
+pub use crate::engine::{Attempt, Call, NamedFunction, NoError, OperationName};
 pub use crate::error::{Error, InvalidCall};
 pub use crate::fingerprint::fields::{defaulted, float, with};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};

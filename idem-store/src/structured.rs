@@ -4,6 +4,12 @@
 /// Request header with the key, from draft-ietf-httpapi-idempotency-key-header-07.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
+/// Response header with the time, in whole seconds, for which the key of the request is stored from then on.
+pub const IDEMPOTENCY_TTL: &str = "idempotency-ttl";
+
+/// Response header of the outcome route with the status of the stored response.
+pub const IDEMPOTENT_STATUS: &str = "idempotent-status";
+
 /// Writes printable ASCII as a string (RFC 9651 §4.1.6).
 pub fn write(text: &str) -> String {
     let mut string = String::with_capacity(text.len() + 2);

@@ -1,4 +1,4 @@
-//! Two concurrent calls with one key, of which one is dropped.
+//! Two concurrent calls with one key, of which one is dropped, and callers that are attached to a call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use idem_runtime::advanced::RunOptions;
 use idem_runtime::record::RecordState;
-use idem_runtime::{Call, OnCrash};
+use idem_runtime::{Call, KeyStatus, NoError, OnCrash};
 
 use crate::Handle;
 use crate::calls::TTL;
@@ -19,7 +19,10 @@ const OPERATION: &str = "drops.duplicate";
 
 /// Scenarios of this module, by name.
 pub(crate) fn scenarios<H: AnyFixture>() -> Vec<(&'static str, Scenario<H>)> {
-    vec![("duplicate", scenario(duplicate))]
+    vec![
+        ("duplicate", scenario(duplicate)),
+        ("outcome_attach", scenario(attach)),
+    ]
 }
 
 /// Makes a call that waits for the current owner of its key.
@@ -67,6 +70,42 @@ async fn duplicate<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Resu
             "another session sees {state:?}, not {expected:?}"
         );
         Ok(1)
+    };
+    Ok(Dropped {
+        completed,
+        polls: polled.polls,
+        check: Box::pin(check),
+    })
+}
+
+/// Attaches to the call of another handle, and drops that wait. The call and later readers notice nothing.
+async fn attach<H: AnyFixture>(fixtures: Fixtures<H>, moment: Moment) -> Result<Dropped> {
+    let trace = Trace::new();
+    let owner = fixtures.witness.base().idem.clone();
+    let runs = tokio::spawn(call(owner, Arc::clone(&trace)));
+    let idem = fixtures.under_test.base().idem.clone();
+    let query = |trace: &Trace| idem.outcome::<String, NoError>(OPERATION, &trace.key);
+    let polled = drop_at(query(&trace).attach(CALL_LIMIT), moment).await?;
+    let completed = polled.output.is_some();
+    if let Some(status) = polled.output {
+        status.context("a wait that was not dropped failed")?;
+    }
+    let check = async move {
+        let receipt = tokio::time::timeout(CALL_LIMIT, runs)
+            .await
+            .context("the call hangs")?;
+        let receipt = receipt
+            .context("the call panicked")?
+            .context("the call failed")?;
+        ensure!(trace.counts().0 == 1, "{} bodies ran", trace.counts().0);
+        let status = idem
+            .outcome::<String, NoError>(OPERATION, &trace.key)
+            .await?;
+        let KeyStatus::Ended(Ok(seen), _) = status else {
+            bail!("the call has ended, and is {status:?}");
+        };
+        ensure!(seen == receipt, "another receipt: {seen}");
+        Ok(2)
     };
     Ok(Dropped {
         completed,

@@ -5,6 +5,7 @@ mod cut;
 mod journal;
 mod keys;
 mod lossy;
+mod outcome;
 mod redirects;
 mod retries;
 mod server;

@@ -12,6 +12,7 @@ mod handlers;
 mod hostile;
 mod layer;
 mod order;
+mod outcome;
 pub(crate) mod proxies;
 mod ready;
 mod refusals;

@@ -25,6 +25,7 @@ mod moving;
 mod mysql;
 mod network;
 mod outbox;
+mod outcome;
 mod outside;
 mod postgres;
 mod processes;

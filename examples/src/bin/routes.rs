@@ -1,6 +1,7 @@
 //! Whole routes: an HTTP service whose handler knows nothing of idempotency, because `IdempotencyLayer` is around it.
 //!
-//! The layer also serves the policy page, for the developers of clients.
+//! The layer also serves the policy page, for the developers of clients, and tells the owner of a key what became of its
+//! request.
 //!
 //! `cargo run --bin routes` sends requests, and fails if an answer is wrong. `cargo run --bin routes -- serve` serves on
 //! 127.0.0.1, and the policy page is at `/idempotency`.
@@ -18,7 +19,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use idem_examples::Table;
-use idem_runtime::http::{IDEMPOTENT_REPLAYED, IdempotencyLayer, Principal, scoped_by_extension};
+use idem_runtime::http::{
+    IDEMPOTENT_REPLAYED, IDEMPOTENT_STATUS, IdempotencyLayer, Principal, scoped_by_extension,
+};
 use idem_runtime::{Idem, SqliteStore, ToScope};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -63,11 +66,13 @@ fn routes(idem: &Idem<SqliteStore>, orders: Orders) -> anyhow::Result<Router> {
         // An order has no key that its receiver recognises, so it must not be placed again after a crash.
         .refuse()
         .policy_url("/idempotency")
+        .outcome_url("/orders/outcome")
         .build()?;
-    let page = layer.policy_page();
+    let (page, outcome) = (layer.policy_page(), layer.outcome_route());
     Ok(Router::new()
         .route("/orders", post(place))
         .layer(layer)
+        .route_service("/orders/outcome", outcome)
         .layer(from_fn(authenticate))
         .route("/idempotency", get(page))
         .with_state(orders))
@@ -152,6 +157,25 @@ async fn send_requests(url: &str, orders: &Orders) -> anyhow::Result<()> {
     let keyless = send("carl sends no key", "carl", None, "lamp").await?;
     ensure!((keyless.0, keyless.2) == (400, 2), "{keyless:?}");
 
+    let ask = async |user: &str, key: &str| {
+        let asked = client
+            .get(format!("{url}/orders/outcome"))
+            .header("authorization", format!("Bearer token-of-{user}"))
+            .header("idempotency-key", key);
+        let answer = asked.send().await?;
+        let status = answer.status().as_u16();
+        let count = orders.load(Ordering::SeqCst);
+        let request = format!("{user} asks for the outcome of {key}");
+        table.line([&request, &status.to_string(), "", &count.to_string()]);
+        let stored = answer.headers().get(IDEMPOTENT_STATUS).cloned();
+        anyhow::Ok((status, stored, answer.text().await?))
+    };
+    let asked = ask("ann", "key-1").await?;
+    ensure!(asked.0 == 200 && asked.2 == first.3, "{asked:?}");
+    ensure!(asked.1.is_some_and(|it| it == "201"), "it was 201 Created");
+    let unknown = ask("carl", "key-1").await?;
+    ensure!(unknown.0 == 404, "{unknown:?}");
+
     let page = client.get(format!("{url}/idempotency")).send().await?;
     let page = page.text().await?;
     ensure!(
@@ -159,7 +183,7 @@ async fn send_requests(url: &str, orders: &Orders) -> anyhow::Result<()> {
         "each problem has a section"
     );
     println!();
-    println!("2 orders for 5 requests.");
+    println!("2 orders for 5 requests and 2 questions.");
     Ok(())
 }
 

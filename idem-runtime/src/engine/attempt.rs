@@ -113,6 +113,12 @@ impl Attempt {
         &self.call.request.identity.operation
     }
 
+    /// Time for which the outcome is kept. None if the body runs without a record.
+    #[cfg(feature = "http")]
+    pub(crate) fn kept_for(&self) -> Option<Duration> {
+        self.fencing_token.map(|_| self.call.retention())
+    }
+
     /// Id of the record in the store.
     pub fn record_id(&self) -> RecordId {
         self.call.request.id
@@ -273,6 +279,7 @@ impl Attempt {
             at: SystemTime::now(),
             age: Duration::ZERO,
             payload_for: self.call.replay_for,
+            kept_for: Some(self.call.replay_for.unwrap_or_else(|| self.call.retention())),
         }
     }
 

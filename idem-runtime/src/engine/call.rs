@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -389,7 +390,10 @@ impl Call {
         let kept_for = inputs.remember.unwrap_or(inputs.ttl);
         let lease = inputs.lease(&engine.policy);
         let fingerprint = engine.sign(&inputs.digest);
-        let identity = identity(inputs.operation, inputs.key, &inputs.scope, &fingerprint);
+        let key = inputs
+            .key
+            .unwrap_or_else(|| Key::from_hash(&fingerprint.hash()));
+        let identity = identity(inputs.operation, key, &inputs.scope);
         let members = match inputs.members {
             None => None,
             Some(canonical) => {
@@ -432,6 +436,7 @@ impl Call {
             first_claim_by,
             key_checks: key_checks.map(Box::new),
             transactional: inputs.transactional,
+            retained: AtomicU64::new(0),
             progress: Progress::default(),
             steps: Steps::default(),
             metrics,
@@ -531,14 +536,8 @@ impl CallInputs {
     }
 }
 
-/// Identity of the call's record. Without a key of its own the call has the fingerprint as its key.
-fn identity(
-    operation: Operation,
-    key: Option<Key>,
-    scope: &Scope,
-    fingerprint: &Digest,
-) -> Identity {
-    let key = key.unwrap_or_else(|| Key::from_hash(&fingerprint.hash()));
+/// Identity of a call's record.
+pub(super) fn identity(operation: Operation, key: Key, scope: &Scope) -> Identity {
     Identity {
         scope: key.scope().join(scope),
         operation,

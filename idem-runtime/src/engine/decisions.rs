@@ -88,6 +88,42 @@ pub(super) fn is_over(
     payload_for.or(replay_for).is_some_and(|limit| limit <= age)
 }
 
+/// State of a record for a reader that does not call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadState {
+    /// There is no outcome, and the key is free.
+    Absent,
+    /// The owner's lease is valid.
+    Running,
+    /// The owner is gone, and the body may run again.
+    Lapsed,
+    /// It is unknown what the owner did.
+    Interrupted,
+    /// The record has ended, and its outcome is no longer replayed.
+    Expired,
+    /// The record has ended, and its outcome is replayed.
+    Ended,
+}
+
+/// Decides what a record says to a reader, after the fingerprints were compared.
+pub(super) fn on_read(record: &Record) -> ReadState {
+    if record.is_expired() {
+        return ReadState::Absent;
+    }
+    match (record.state, record.on_crash) {
+        (RecordState::Running, _) if !record.is_lapsed() => ReadState::Running,
+        (RecordState::Running, OnCrash::Rerun) => ReadState::Lapsed,
+        (RecordState::Running | RecordState::Interrupted, _) => ReadState::Interrupted,
+        (RecordState::Released, _) => ReadState::Absent,
+        (RecordState::Completed | RecordState::Failed | RecordState::Unrecorded, _) => {
+            match is_past_replay(record, None) {
+                true => ReadState::Expired,
+                false => ReadState::Ended,
+            }
+        }
+    }
+}
+
 /// Next action of a call that polls a record that another owner has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnPoll {
@@ -342,6 +378,32 @@ mod tests {
             let record = later(record(state, OnCrash::Rerun), 9 * MINUTE);
             assert!(!is_past_replay(&record, Some(second)));
         }
+    }
+
+    #[test]
+    fn a_reader_learns_what_the_next_call_would() {
+        let read = |state, on_crash, age| on_read(&later(record(state, on_crash), age));
+        let now = Duration::ZERO;
+        for on_crash in [OnCrash::Rerun, OnCrash::Refuse, OnCrash::Reconcile] {
+            let read = |state, age| read(state, on_crash, age);
+            assert_eq!(read(RecordState::Running, now), ReadState::Running);
+            assert_eq!(read(RecordState::Interrupted, now), ReadState::Interrupted);
+            assert_eq!(read(RecordState::Released, now), ReadState::Absent);
+            for ended in [
+                RecordState::Completed,
+                RecordState::Failed,
+                RecordState::Unrecorded,
+            ] {
+                assert_eq!(read(ended, now), ReadState::Ended);
+                assert_eq!(read(ended, MINUTE), ReadState::Absent);
+            }
+            let lapsed = read(RecordState::Running, MINUTE);
+            let is_free = on_crash == OnCrash::Rerun;
+            assert_eq!(lapsed == ReadState::Lapsed, is_free);
+            assert_eq!(lapsed == ReadState::Interrupted, !is_free);
+        }
+        let expired = read(RecordState::Running, OnCrash::Rerun, 2 * MINUTE);
+        assert_eq!(expired, ReadState::Absent);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Name of an operation with the types of its results.
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Name of an operation, with the type `T` of the values and the type `E` of the errors that it stores. It decides which
 /// values an operator can store manually, see
@@ -53,10 +54,26 @@ records.complete(POST, seen, "7").await;
 "#
 )]
 /// Without the macro, give the constant to [`Call::new`](crate::Call::new).
-pub struct TypedOperation<T: ?Sized, E: ?Sized = Infallible> {
+pub struct TypedOperation<T: ?Sized, E: ?Sized = NoError> {
     name: &'static str,
     value: PhantomData<fn(&T)>,
     error: PhantomData<fn(&E)>,
+}
+
+/// Error type of an operation that stores no errors. It has no values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NoError {}
+
+impl Serialize for NoError {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        match *self {}
+    }
+}
+
+impl<'de> Deserialize<'de> for NoError {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(de::Error::custom("this operation stores no errors"))
+    }
 }
 
 impl<T: ?Sized, E: ?Sized> TypedOperation<T, E> {

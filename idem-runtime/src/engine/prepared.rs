@@ -1,6 +1,7 @@
 //! A frozen call.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
@@ -15,6 +16,8 @@ use super::step_state::Steps;
 use crate::error::{Error, InvalidKey};
 use crate::key::RecordId;
 use crate::metrics::OperationMetrics;
+#[cfg(feature = "http")]
+use crate::record::micros;
 use crate::record::{Digest, Payload, Timestamp};
 use crate::store::{ClaimRequest, ForgettingStore};
 
@@ -43,6 +46,8 @@ pub(crate) struct Prepared {
     pub(super) key_checks: Option<Box<KeyChecks>>,
     /// The call's effects and its record are committed together or not at all: there is no lease to renew.
     pub(super) transactional: bool,
+    /// Retention in microseconds, if the attempt has changed it; otherwise 0.
+    pub(super) retained: AtomicU64,
     pub(super) progress: Progress,
     pub(super) steps: Steps,
     pub(super) metrics: OperationMetrics,
@@ -66,6 +71,21 @@ impl Prepared {
     pub(super) fn forgetting(&self) -> Option<(&dyn ForgettingStore, Duration)> {
         let replay_for = self.replay_for?;
         Some((self.engine.store.forgetting()?, replay_for))
+    }
+
+    /// Retention of the call's record.
+    pub(super) fn retention(&self) -> Duration {
+        match self.retained.load(Ordering::Relaxed) {
+            0 => self.request.retention,
+            micros => Duration::from_micros(micros),
+        }
+    }
+
+    /// Notes the retention that the attempt has set.
+    #[cfg(feature = "http")]
+    pub(super) fn retain_for(&self, retention: Duration) {
+        let retained = micros(retention).unsigned_abs();
+        self.retained.store(retained, Ordering::Relaxed);
     }
 
     /// The earlier of this time and the call's deadline.

@@ -1,5 +1,6 @@
 //! The progress of a call, as seen by the calls of this process that wait for it.
 
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -7,6 +8,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
+use super::provenance::{Provenance, ResultSource};
 use crate::mutex::lock;
 use crate::record::{Digest, FencingToken, Outcome, Record};
 
@@ -98,6 +100,9 @@ pub(super) struct SharedOutcome {
     pub(super) age: Duration,
     /// [`Record::payload_for`] of the record.
     pub(super) payload_for: Option<Duration>,
+    /// Time for which the outcome is replayed, from the time when the store was asked for it or acknowledged it. None: until
+    /// the record is resolved.
+    pub(super) kept_for: Option<Duration>,
 }
 
 impl SharedOutcome {
@@ -113,7 +118,18 @@ impl SharedOutcome {
                 .read_at
                 .since(record.ended_at.unwrap_or(record.read_at)),
             payload_for: record.payload_for,
+            kept_for: record.payload_until().map(|at| at.since(record.read_at)),
         })
+    }
+
+    /// The provenance of this outcome for a caller that obtained it in this way.
+    pub(super) fn provenance(&self, source: ResultSource) -> Provenance {
+        Provenance {
+            source,
+            attempt: self.attempt,
+            made_at: self.at,
+            kept_for: self.kept_for,
+        }
     }
 }
 
@@ -145,7 +161,7 @@ impl Progress {
         }
         let queue = state.queue.get_or_insert_with(|| Arc::clone(waiters));
         if !Arc::ptr_eq(queue, waiters) {
-            let left = std::mem::replace(waiters, Arc::clone(queue));
+            let left = mem::replace(waiters, Arc::clone(queue));
             drop(state);
             left.woken.notify_waiters();
         }
@@ -156,6 +172,16 @@ impl Progress {
         let changed = self.changed.notified();
         let is_over =
             |state: &ProgressState| !matches!(state.phase, Phase::Claiming | Phase::Queued { .. });
+        self.wait(changed, deadline, is_over).await;
+    }
+
+    /// Waits until the leader enters another phase than this one or leaves, or until `deadline`. May return earlier. For
+    /// callers that never lead, and so have no place in the queue.
+    pub(super) async fn wait_for_change(&self, phase: &Phase, deadline: Instant) {
+        let changed = self.changed.notified();
+        let is_over = |state: &ProgressState| {
+            state.has_left || mem::discriminant(&state.phase) != mem::discriminant(phase)
+        };
         self.wait(changed, deadline, is_over).await;
     }
 

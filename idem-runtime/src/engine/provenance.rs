@@ -1,7 +1,7 @@
 //! Reports the source of a result, without a change to the function's signature.
 
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::mutex::lock;
 
@@ -20,6 +20,9 @@ pub struct Provenance {
     /// Time at which the result was first made. By the store's clock if it was read from the store, by this process's
     /// clock if it was made here.
     pub made_at: SystemTime,
+    /// Time for which the result is kept: a retry within it gets the result. It counts from the time when the store was
+    /// asked for the record, or acknowledged it. None if the result was not stored, or has no end.
+    pub kept_for: Option<Duration>,
 }
 
 /// The way in which a call obtained its result.
@@ -87,11 +90,7 @@ impl Observer {
         OBSERVER.try_with(|slot| lock(slot).take()).ok().flatten()
     }
 
-    pub(super) fn record(&self, source: ResultSource, attempt: u32, made_at: SystemTime) {
-        *lock(&self.0) = Some(Provenance {
-            source,
-            attempt,
-            made_at,
-        });
+    pub(super) fn record(&self, provenance: Provenance) {
+        *lock(&self.0) = Some(provenance);
     }
 }

@@ -39,6 +39,7 @@ impl Attempt {
             ClaimOutcome::Existing(_) => return Err(Error::LeaseLost),
         };
         if granted.fencing_token == owner.fencing_token {
+            self.call().retain_for(retention);
             let progress = &self.call().progress;
             progress.prolong(later(sent_at, request.lease));
             return Ok(());

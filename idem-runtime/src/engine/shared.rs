@@ -12,6 +12,7 @@ use super::detached_tasks::DetachedTasks;
 use super::give_back::GiveBack;
 use super::interference::Interferes;
 use super::key_age::RestoredAt;
+use super::lookup::Watches;
 use super::named::NamedFunctions;
 use super::operation_names::OperationNames;
 use super::replay_notes::ReplayNotes;
@@ -47,6 +48,8 @@ pub(super) struct Engine {
     pub(super) functions: NamedFunctions,
     pub(super) operation_names: OperationNames,
     pub(super) singleflight: SingleFlight,
+    /// Keys that callers are attached to.
+    pub(super) watches: Watches,
     /// Leased claims.
     pub(super) admission: Arc<Admission>,
     /// Claims in transactions, which wait for a connection each.
@@ -76,6 +79,7 @@ impl Engine {
             functions: NamedFunctions::default(),
             operation_names: OperationNames::new(store.operations().is_some()),
             singleflight: SingleFlight::default(),
+            watches: Watches::default(),
             admission: Arc::new(Admission::new(&policy, ANSWER_SOON)),
             begins: Arc::new(Admission::new(&policy, ANSWER_SOON)),
             detached: DetachedTasks::default(),

@@ -66,6 +66,11 @@ impl SingleFlight {
         }
     }
 
+    /// The leader of a record, for a caller that will not lead itself.
+    pub(super) fn leader(&self, id: &RecordId) -> Option<Arc<dyn SharedCall>> {
+        self.shard(id).get(id).cloned()
+    }
+
     fn shard(&self, id: &RecordId) -> MutexGuard<'_, Leaders> {
         lock(&self.shards[usize::from(id.as_bytes()[0]) % SHARDS])
     }

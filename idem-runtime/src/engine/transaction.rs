@@ -159,6 +159,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
         held.body_ended();
         let completing = held.attempt().call().metrics.start(Timed::Complete);
         let has_taken_over = held.attempt().has_taken_over();
+        let retention = held.attempt().call().retention();
         let ended = match outcome {
             Some(outcome) if result.is_ok() => held.end(BodyChanges::Keep, outcome),
             Some(outcome) => held.end(BodyChanges::RollBack, outcome),
@@ -174,7 +175,7 @@ impl<'c, S: TransactionalStore, T, E> InTransaction<'c, S, T, E> {
                 Err(error) => return context.refuse(error),
             };
             completing.stop();
-            context.record_executed(call_outcome, number);
+            context.record_executed(call_outcome, number, retention);
             result
         }
     }

@@ -17,7 +17,7 @@ use super::fingerprint::Fingerprinted;
 use super::grpc;
 use super::ignored::Ignored;
 use super::principal::Scoping;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 use super::refusal::Refusal;
 use super::retention::Retention;
 use super::stored::Allowed;
@@ -54,6 +54,7 @@ pub(super) struct Config {
     pub(super) remember: Option<Duration>,
     pub(super) drain: Drain,
     pub(super) policy_url: Option<Cow<'static, str>>,
+    pub(super) outcome_url: Option<Cow<'static, str>>,
     pub(super) format: ProblemFormat,
 }
 
@@ -178,8 +179,15 @@ impl Config {
         }
     }
 
-    /// Links a problem to the policy page.
+    /// Links a problem to the policy page, and says for how long a key is stored whose request runs.
     pub(super) fn documented(&self, problem: Problem) -> Problem {
+        let problem = match problem.kind() {
+            // The time counts from the end of that request.
+            ProblemKind::InFlight | ProblemKind::LeaseLost if !self.retention.varies() => {
+                problem.kept_for(self.retention.ttl)
+            }
+            _ => problem,
+        };
         match &self.policy_url {
             Some(url) => problem.documented_at(url.clone()),
             None => problem,

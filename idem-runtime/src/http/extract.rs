@@ -11,6 +11,7 @@ use http::header::HeaderName;
 use http::request::Parts;
 
 use super::header::IDEMPOTENCY_KEY;
+use super::policy_json::PolicyJson;
 use super::policy_page::PolicyPage;
 use super::principal::{Principal, Unscoped, scope_of};
 use super::problem::Problem;
@@ -224,6 +225,12 @@ impl IntoResponse for Problem {
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         IntoResponse::into_response(Problem::from(self))
+    }
+}
+
+impl IntoResponse for PolicyJson {
+    fn into_response(self) -> Response {
+        self.to_response()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::header::RETRY_AFTER;
 use http::response::Parts;
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 
 use super::problem::Problem;
 use crate::engine::Finality;
@@ -81,6 +81,8 @@ pub(super) fn is_unrouted<B>(request: &Request<B>) -> bool {
 pub(super) struct FinalityRule {
     of: Arc<dyn Fn(&Parts) -> Finality + Send + Sync>,
     pub(super) described: &'static str,
+    /// The statuses of responses decide, apart from what the description says about others.
+    by_status: bool,
 }
 
 impl FinalityRule {
@@ -88,6 +90,7 @@ impl FinalityRule {
         Self {
             of: Arc::new(of),
             described: "Which responses are stored depends on the operation.",
+            by_status: false,
         }
     }
 
@@ -95,7 +98,28 @@ impl FinalityRule {
         Self {
             of: Arc::new(|_| Finality::Final),
             described: "Responses with every status but 426 are stored.",
+            by_status: true,
         }
+    }
+
+    /// Ranges, with their ends, of the statuses that are stored. None if the service has a rule of its own.
+    pub(super) fn statuses(&self, on_crash: OnCrash) -> Option<Vec<[u16; 2]>> {
+        if !self.by_status {
+            return None;
+        }
+        let (mut parts, ()) = Response::new(()).into_parts();
+        let mut ranges: Vec<[u16; 2]> = Vec::new();
+        for number in 100..=599 {
+            parts.status = StatusCode::from_u16(number).ok()?;
+            if self.of(&parts, on_crash) != Finality::Final {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some([_, last]) if *last + 1 == number => *last = number,
+                _ => ranges.push([number, number]),
+            }
+        }
+        Some(ranges)
     }
 
     /// Applies the policy to a response.
@@ -124,6 +148,7 @@ impl Default for FinalityRule {
             described: "Responses with status 2xx, 3xx and 4xx are stored, except 307, 308, 401, 405, 407, 408, 413, 414, \
                         415, 421, 423, 425, 426, 429 and 431, a 404 for an unknown path, and any 4xx with Retry-After. \
                         After any other response a retry is carried out again.",
+            by_status: true,
         }
     }
 }
@@ -137,7 +162,6 @@ impl fmt::Debug for FinalityRule {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use http::Response;
 
     use super::*;
     use crate::error::{Error, FingerprintError, InvalidCall, InvalidKey};
@@ -161,6 +185,27 @@ mod tests {
                 assert_eq!(found, Finality::Transient, "{}", parts.status);
             }
         }
+    }
+
+    #[test]
+    fn the_statuses_that_are_stored_are_those_of_the_rule() {
+        let of = |rule: FinalityRule| rule.statuses(OnCrash::Rerun);
+        let default = of(FinalityRule::default()).unwrap();
+        assert_eq!(default.first(), Some(&[200, 306]));
+        assert_eq!(default.last(), Some(&[432, 499]));
+        let stored = |status| default.iter().any(|[a, b]| (*a..=*b).contains(&status));
+        for (status, is_stored) in [
+            (201, true),
+            (404, true),
+            (307, false),
+            (409, true),
+            (500, false),
+        ] {
+            assert_eq!(stored(status), is_stored, "{status}");
+        }
+        let every = of(FinalityRule::every_status());
+        assert_eq!(every, Some(vec![[200, 425], [427, 599]]));
+        assert_eq!(of(FinalityRule::by(finality)), None);
     }
 
     #[test]

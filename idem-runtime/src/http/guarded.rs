@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, request, response};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request, response};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 
@@ -18,7 +18,7 @@ use super::body::{Body, Read, Stopped, collect};
 use super::config::Config;
 use super::finality::{self, Unrouted};
 use super::future::{Answer, TaskSwitch, Unanswered};
-use super::header::{IDEMPOTENT_REPLAYED, InvalidKeyHeader};
+use super::header::{IDEMPOTENCY_TTL, IDEMPOTENT_REPLAYED, InvalidKeyHeader, ttl};
 use super::stored;
 use crate::engine::typed::{self, ErrorCodec, ValueCodec};
 use crate::engine::{Attempt, Finality};
@@ -109,6 +109,7 @@ where
                         stored::encode(value.encoded.as_deref(), limit)
                     },
                     |payload| stored::decode(payload).map(FinalResponse::replayed),
+                    |value, kept_for| set_ttl(value.response.headers_mut(), kept_for),
                 ),
                 ErrorCodec::none(),
             );
@@ -207,7 +208,7 @@ async fn collect_final<ResBody, E>(
 where
     ResBody: HttpBody<Data = Bytes>,
 {
-    let (parts, body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
     let finality = config.finality.of(&parts, config.on_crash);
     if finality != Finality::Final {
         let response = Response::from_parts(parts, Body::passed(body));
@@ -228,25 +229,37 @@ where
                 || content_length(&parts.headers).is_none_or(|it| it == bytes.len() as u64);
             let encoded =
                 is_whole.then(|| config.allowed.write(parts.status, &parts.headers, &bytes));
+            set_ttl(&mut parts.headers, attempt.kept_for());
             Ok(FinalResponse {
                 response: Response::from_parts(parts, Body::read(bytes, trailers)),
                 encoded,
             })
         }
         // The status says that the work is done. The handler must not run again, although its response is not stored.
-        Err(Stopped::Over(head)) => Ok(not_stored(parts, Body::rest(head, body))),
-        Err(Stopped::Failed(head, error)) => Ok(not_stored(parts, Body::failed(head, error))),
+        Err(Stopped::Over(head)) => Ok(not_stored(attempt, parts, Body::rest(head, body))),
+        Err(Stopped::Failed(head, error)) => {
+            Ok(not_stored(attempt, parts, Body::failed(head, error)))
+        }
         Err(Stopped::NoRoom(never)) => match never {},
     }
 }
 
 fn not_stored<ResBody: HttpBody>(
-    parts: response::Parts,
+    attempt: &Attempt,
+    mut parts: response::Parts,
     body: Body<ResBody>,
 ) -> FinalResponse<ResBody> {
+    set_ttl(&mut parts.headers, attempt.kept_for());
     FinalResponse {
         response: Response::from_parts(parts, body),
         encoded: None,
+    }
+}
+
+/// Says for how long the key of a response is stored.
+fn set_ttl(headers: &mut HeaderMap, kept_for: Option<Duration>) {
+    if let Some(kept_for) = kept_for {
+        headers.insert(IDEMPOTENCY_TTL, ttl(kept_for));
     }
 }
 

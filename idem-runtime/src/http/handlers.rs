@@ -11,12 +11,11 @@ use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, IntoResponseParts, Response, ResponseParts};
 use bytes::Bytes;
-use http::HeaderValue;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 
-use super::header::IDEMPOTENT_REPLAYED;
+use super::header::mark;
 use super::problem::{PROBLEM_JSON, Problem};
-use crate::engine::{Idem, Provenance, ResultSource, with_provenance};
+use crate::engine::{Idem, Provenance, with_provenance};
 use crate::error::Error;
 use crate::store::Store;
 
@@ -94,8 +93,8 @@ pub fn problem_response(
     }
 }
 
-/// Adds [`Idempotent-Replayed`](IDEMPOTENT_REPLAYED) to responses of handlers whose idempotent call did not run its body,
-/// as the layer does. It observes the first such call of a handler, with [`with_provenance`]. A call in a task that the
+/// Adds [`Idempotent-Replayed`](super::IDEMPOTENT_REPLAYED) to responses of handlers whose idempotent call did not run its
+/// body, and [`Idempotency-TTL`](super::IDEMPOTENCY_TTL) to those with a stored result, as the layer does. It observes the first such call of a handler, with [`with_provenance`]. A call in a task that the
 /// handler has spawned is not observed, except in [`Idem::detach`].
 ///
 /// ```
@@ -106,9 +105,8 @@ pub fn problem_response(
 /// ```
 pub async fn mark_replays(request: Request, next: Next) -> Response {
     let (mut response, provenance) = with_provenance(next.run(request)).await;
-    if provenance.is_some_and(|it| it.source != ResultSource::Executed) {
-        let headers = response.headers_mut();
-        headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+    if let Some(provenance) = provenance {
+        mark(response.headers_mut(), &provenance);
     }
     response
 }
@@ -143,15 +141,13 @@ pub fn detached<S: Store + ?Sized>(
 
 type BoxedResponse = Pin<Box<dyn Future<Output = Response> + Send>>;
 
-/// As a part of a response, adds [`Idempotent-Replayed`](IDEMPOTENT_REPLAYED) if the result was replayed.
+/// As a part of a response, adds [`Idempotent-Replayed`](super::IDEMPOTENT_REPLAYED) if the result was replayed, and
+/// [`Idempotency-TTL`](super::IDEMPOTENCY_TTL) if it is stored.
 impl IntoResponseParts for Provenance {
     type Error = Infallible;
 
     fn into_response_parts(self, mut parts: ResponseParts) -> Result<ResponseParts, Infallible> {
-        if self.source != ResultSource::Executed {
-            let headers = parts.headers_mut();
-            headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
-        }
+        mark(parts.headers_mut(), &self);
         Ok(parts)
     }
 }

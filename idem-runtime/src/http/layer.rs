@@ -14,6 +14,8 @@ use super::drain::{Drain, Limits};
 use super::finality::FinalityRule;
 use super::header::IDEMPOTENCY_KEY;
 use super::ignored::Ignored;
+use super::outcome_route::OutcomeRoute;
+use super::policy_json::PolicyJson;
 use super::policy_page::PolicyPage;
 use super::principal::Scoping;
 use super::problem::Problem;
@@ -65,6 +67,11 @@ pub enum InvalidLayer {
         "the URL of the policy page is invalid or has a fragment; write an absolute URL or a path"
     )]
     PolicyUrl,
+    /// The URL of the outcome route is invalid.
+    #[error(
+        "the URL of the outcome route is invalid or has a fragment; write an absolute URL or a path"
+    )]
+    OutcomeUrl,
     /// A limit is zero.
     #[error("a limit of zero would refuse every request; write a limit above zero")]
     ZeroLimit,
@@ -94,6 +101,17 @@ impl IdempotencyLayer {
     /// Handle that waits for the handlers behind this layer.
     pub fn drain(&self) -> Drain {
         self.0.drain.clone()
+    }
+
+    /// Service that tells the owner of a key what became of its request. Put it behind the same authentication as the
+    /// layer's routes, at the URL that you give to [`outcome_url`](LayerBuilder::outcome_url).
+    pub fn outcome_route(&self) -> OutcomeRoute {
+        OutcomeRoute::new(&self.0)
+    }
+
+    /// Policy of this layer in JSON, for clients.
+    pub fn policy_json(&self) -> PolicyJson {
+        PolicyJson::of(&self.0)
     }
 
     /// Policy page of this layer, for the developers of clients.
@@ -150,6 +168,7 @@ impl LayerBuilder {
                 remember: None,
                 drain: Drain::new(),
                 policy_url: None,
+                outcome_url: None,
                 format: ProblemFormat::default(),
             },
             headers: Vec::new(),
@@ -428,6 +447,13 @@ impl LayerBuilder {
         self
     }
 
+    /// Sets the URL, absolute or relative, of the [outcome route](IdempotencyLayer::outcome_route), for the policy: clients
+    /// that read it ask this URL. Leave it out if the service has no such route.
+    pub fn outcome_url(mut self, url: impl Into<Cow<'static, str>>) -> Self {
+        self.config.outcome_url = Some(url.into());
+        self
+    }
+
     /// Sets the format of refusals. Default: problems (RFC 9457).
     ///
     /// Clients that were generated for one format of errors may take any other for a success. The function gets the
@@ -493,13 +519,18 @@ impl LayerBuilder {
             }
             config.allowed.insert(&name);
         }
-        if let Some(url) = &config.policy_url
-            && (url.contains('#') || url.parse::<Uri>().is_err())
-        {
+        if config.policy_url.as_deref().is_some_and(is_no_url) {
             return Err(InvalidLayer::PolicyUrl);
+        }
+        if config.outcome_url.as_deref().is_some_and(is_no_url) {
+            return Err(InvalidLayer::OutcomeUrl);
         }
         Ok(IdempotencyLayer(Arc::new(config)))
     }
+}
+
+fn is_no_url(url: &str) -> bool {
+    url.contains('#') || url.parse::<Uri>().is_err()
 }
 
 /// Returns true for safe methods (RFC 9110 §9.2.1), and for CONNECT, whose response is a tunnel.

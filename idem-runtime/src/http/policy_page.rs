@@ -129,6 +129,7 @@ fn policy_value(config: &Config, marker: &str) -> Value {
         "max_response_bytes" => config.max_response_bytes.to_string(),
         "stored_headers" => return Value::Html(code_list(config.allowed.names())),
         "finality" => config.finality.described.to_owned(),
+        "outcome" => return Value::Html(outcome(config)),
         "in_flight" => return Value::Html(in_flight(config)),
         "on_crash" => on_crash(config.on_crash).to_owned(),
         "problem_type" => problem_type(config),
@@ -205,6 +206,20 @@ fn ignored(config: &Config) -> String {
     format!(" A retry may change {parts}.")
 }
 
+/// Entry about the outcome route, if there is one.
+fn outcome(config: &Config) -> String {
+    let Some(url) = &config.outcome_url else {
+        return String::new();
+    };
+    format!(
+        "<dt>Outcome of a request</dt>\n<dd>A GET of <code>{}</code> with the key says what became of its request and \
+         runs nothing: 200 with the headers and the body of the stored response, whose status is in \
+         <code>Idempotent-Status</code>; 202 with <code>Retry-After</code> while the request is running; 404 if there is \
+         no outcome, so that the request can be sent again with its key; or a problem.</dd>\n",
+        escape(url)
+    )
+}
+
 fn in_flight(config: &Config) -> String {
     let wait = config.wait.unwrap_or(config.idem.policy().wait);
     let after = if wait.is_zero() {
@@ -230,7 +245,7 @@ fn on_crash(on_crash: OnCrash) -> &'static str {
 }
 
 /// Response of the layer to a problem of this kind, as an example.
-fn example(config: &Config, kind: ProblemKind) -> Response<Bytes> {
+pub(super) fn example(config: &Config, kind: ProblemKind) -> Response<Bytes> {
     let problem = config.documented(Problem::new(kind, kind.title()));
     config.format.of(&problem)
 }

@@ -10,6 +10,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
+use super::header::{IDEMPOTENCY_TTL, ttl};
 use crate::error::{Error, InvalidKey, StoreErrorKind};
 use crate::key::{Key, MAX_LEN, RecordId};
 
@@ -43,6 +44,7 @@ pub(super) const GRPC_UNSUPPORTED: &str = "the idempotency layer does not suppor
 /// - `instance` identifies this occurrence. The event that the service logs has it too.
 /// - `retryable` is true if the same request with the same key may succeed later without any change. If the response has
 ///   a `Retry-After` header, wait for that time.
+/// - `ttl`, if it is there, is the time in seconds for which the key is stored at least. Do not repeat the request later.
 ///
 /// No problem proves that another key is safe: an earlier attempt may have been carried out, and its response lost. A
 /// request that is sent with another key may be carried out twice.
@@ -54,6 +56,7 @@ pub struct Problem {
     detail: Cow<'static, str>,
     retryable: bool,
     retry_after: Option<Duration>,
+    kept_for: Option<Duration>,
     documentation: Option<Cow<'static, str>>,
     instance: String,
     /// Text for the service's log. Clients do not get it.
@@ -129,6 +132,8 @@ kinds! {
     Unrecorded = "unrecorded", CONFLICT, "The work is done, but its response was not stored";
     /// The request was carried out, or is too old to be a new one, and its response is no longer stored.
     Expired = "expired", GONE, "The response to this request is no longer kept";
+    /// The outcome route found no outcome for the key, and no running request.
+    NoOutcome = "no-outcome", NOT_FOUND, "There is no outcome for this key";
     /// The stored record is unreadable for this build.
     Undecodable = "undecodable", INTERNAL_SERVER_ERROR, "The stored response cannot be read";
     /// The store is unreachable, or cannot save the record.
@@ -148,6 +153,7 @@ impl Problem {
             detail: detail.into(),
             retryable: false,
             retry_after: None,
+            kept_for: None,
             documentation: None,
             instance: instance(),
             cause: None,
@@ -212,6 +218,12 @@ impl Problem {
         self
     }
 
+    /// Says for how long the key is stored at least.
+    pub(super) fn kept_for(mut self, kept_for: Duration) -> Self {
+        self.kept_for = Some(kept_for);
+        self
+    }
+
     /// Adds a text for the service's log.
     pub(super) fn because(mut self, cause: impl Into<String>) -> Self {
         self.cause = Some(cause.into());
@@ -231,6 +243,12 @@ impl Problem {
     /// Time to wait before a retry. The header `Retry-After` has it in whole seconds.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
+    }
+
+    /// Time for which the key is stored at least, if the problem says it. The header
+    /// [`Idempotency-TTL`](super::IDEMPOTENCY_TTL) has it in whole seconds.
+    pub fn ttl(&self) -> Option<Duration> {
+        self.kept_for
     }
 
     /// URN of this occurrence. The event that the service logs has it too, and if a layer refused a call, operation and
@@ -267,7 +285,8 @@ impl Problem {
     /// Builds a response in a format of the service's own, and logs the reason as [`into_response`](Self::into_response)
     /// does.
     ///
-    /// The response has the problem as an extension, and `Retry-After`, unless the function has set it.
+    /// The response has the problem as an extension, `Retry-After`, unless the function has set it, and
+    /// [`Idempotency-TTL`](super::IDEMPOTENCY_TTL) if the problem says for how long the key is stored.
     pub fn into_response_by<B: From<Bytes>>(
         self,
         format: impl FnOnce(&Self) -> Response<Bytes>,
@@ -278,6 +297,11 @@ impl Problem {
             let headers = response.headers_mut();
             let after = HeaderValue::from(whole_seconds(after));
             headers.entry(RETRY_AFTER).or_insert(after);
+        }
+        if let Some(kept_for) = self.kept_for {
+            response
+                .headers_mut()
+                .insert(IDEMPOTENCY_TTL, ttl(kept_for));
         }
         response.extensions_mut().insert(self);
         response
@@ -308,6 +332,8 @@ impl Problem {
             detail: &'a str,
             instance: &'a str,
             retryable: bool,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            ttl: Option<u64>,
         }
         let members = Members {
             r#type: self.type_uri(),
@@ -316,6 +342,7 @@ impl Problem {
             detail: &self.detail,
             instance: &self.instance,
             retryable: self.retryable,
+            ttl: self.kept_for.map(|it| it.as_secs()),
         };
         // Strings, an integer and booleans cannot fail to serialize.
         serde_json::to_vec(&members).unwrap_or_default().into()

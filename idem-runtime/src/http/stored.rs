@@ -67,7 +67,7 @@ const STORED: [HeaderName; 38] = [
 ];
 
 /// Response headers that are never stored, because they belong to one connection, one moment or one client.
-const NEVER: [HeaderName; 19] = [
+const NEVER: [HeaderName; 21] = [
     header::SET_COOKIE,
     header::DATE,
     header::AGE,
@@ -85,7 +85,9 @@ const NEVER: [HeaderName; 19] = [
     HeaderName::from_static("proxy-authentication-info"),
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("set-cookie2"),
+    super::header::IDEMPOTENCY_TTL,
     super::header::IDEMPOTENT_REPLAYED,
+    super::header::IDEMPOTENT_STATUS,
     super::header::IDEMPOTENCY_KEY,
 ];
 

@@ -182,7 +182,10 @@ impl Answer {
             );
         }
         assert!(problem["retryable"].is_boolean());
-        assert_eq!(problem.as_object().unwrap().len(), 6, "{problem}");
+        let ttl = problem.get("ttl").map(Value::to_string);
+        assert_eq!(ttl.as_deref(), self.header("idempotency-ttl"), "{problem}");
+        let members = 6 + usize::from(ttl.is_some());
+        assert_eq!(problem.as_object().unwrap().len(), members, "{problem}");
         assert_eq!(
             problem["retryable"].as_bool().unwrap(),
             self.header("retry-after").is_some(),

@@ -66,7 +66,7 @@ impl Idempotent {
         let returns = quote!(<#ret as #p::Returns>);
         let stored = match &self.replay_err {
             Some(_) => quote!(#returns::Err),
-            None => quote!(#p::Infallible),
+            None => quote!(#p::NoError),
         };
         let at = Extent::of(constant);
         let name = quote_spanned!(at.last=> operation_name::<#returns::Ok, #stored, _>);

@@ -208,8 +208,10 @@ impl<T, E> RunningCall<T, E> {
     }
 
     fn record_executed(&self, outcome: CallOutcome) {
-        let number = self.guard.attempt.number();
-        self.context.record_executed(outcome, number);
+        let attempt = &self.guard.attempt;
+        let retention = attempt.call().retention();
+        self.context
+            .record_executed(outcome, attempt.number(), retention);
     }
 
     /// Another call took over, and the store refused this call's result: replays the stored result, if there is one.

@@ -1,8 +1,11 @@
 //! Encoding of the user's values and errors.
 
+use std::time::Duration;
+
 use super::bounds::CallError;
 use crate::codec::{self, Codec, EncodeError, StoredValue};
 use crate::engine::Attempt;
+use crate::engine::progress::SharedOutcome;
 use crate::error::{DecodeError, Error};
 use crate::record::{Outcome, Payload};
 
@@ -14,6 +17,8 @@ use crate::record::{Outcome, Payload};
 pub struct ValueCodec<T> {
     encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
     decode: fn(&Payload) -> Result<T, DecodeError>,
+    /// Tells a replayed value for how long it is kept.
+    replayed: fn(&mut T, Option<Duration>),
 }
 
 impl<T> ValueCodec<T> {
@@ -25,16 +30,22 @@ impl<T> ValueCodec<T> {
         Self {
             encode: |value, codec, limit| codec.encode(value, limit),
             decode: codec::decode,
+            replayed: |_, _| {},
         }
     }
 
-    /// Encodes values with these functions.
+    /// Encodes values with these functions. The last one tells a replayed value for how long it is kept.
     #[cfg(feature = "http")]
     pub(crate) const fn by(
         encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
         decode: fn(&Payload) -> Result<T, DecodeError>,
+        replayed: fn(&mut T, Option<Duration>),
     ) -> Self {
-        Self { encode, decode }
+        Self {
+            encode,
+            decode,
+            replayed,
+        }
     }
 }
 
@@ -100,9 +111,13 @@ impl<T, E> Codecs<T, E> {
     }
 
     /// Decodes the stored result into the caller's types.
-    pub(super) fn decode(&self, outcome: &Outcome) -> Result<Result<T, E>, Error> {
-        match (outcome, &self.errors.stored) {
-            (Outcome::Completed(payload), _) => Ok(Ok((self.values.decode)(payload)?)),
+    pub(super) fn decode(&self, ended: &SharedOutcome) -> Result<Result<T, E>, Error> {
+        match (&ended.outcome, &self.errors.stored) {
+            (Outcome::Completed(payload), _) => {
+                let mut value = (self.values.decode)(payload)?;
+                (self.values.replayed)(&mut value, ended.kept_for);
+                Ok(Ok(value))
+            }
             (Outcome::Failed(payload), Some(errors)) => Ok(Err((errors.decode)(payload)?)),
             (Outcome::Failed(_), None) => Err(DecodeError::new(
                 "an error is stored, but the function no longer names it under `replay_err`",

@@ -1,7 +1,7 @@
 //! Returns the result of a call: to its caller, to its span and to its observer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tracing::Span;
 
@@ -9,7 +9,7 @@ use super::codecs::Codecs;
 use super::replay_noter::ReplayNoter;
 use crate::engine::claim::Waited;
 use crate::engine::progress::SharedOutcome;
-use crate::engine::provenance::{Observer, ResultSource};
+use crate::engine::provenance::{Observer, Provenance, ResultSource};
 use crate::error::Error;
 use crate::metrics::{CallOutcome, OperationMetrics};
 
@@ -86,7 +86,7 @@ impl<T, E> CallContext<T, E> {
         ended: &SharedOutcome,
         source: ResultSource,
     ) -> Result<T, E> {
-        let result = match self.codecs.decode(&ended.outcome) {
+        let result = match self.codecs.decode(ended) {
             Ok(result) => result,
             Err(error) => return self.refuse(error),
         };
@@ -99,7 +99,7 @@ impl<T, E> CallContext<T, E> {
             "the stored result was replayed",
         );
         if let Some(observer) = &self.observer {
-            observer.record(source, ended.attempt, ended.at);
+            observer.record(ended.provenance(source));
         }
         if let (Some(noter), Some(token)) = (&self.noter, ended.fencing_token) {
             noter.note(token);
@@ -108,10 +108,21 @@ impl<T, E> CallContext<T, E> {
     }
 
     /// Records in the span and for the observer that the call ran its body.
-    pub(in crate::engine) fn record_executed(&self, outcome: CallOutcome, attempt: u32) {
+    pub(in crate::engine) fn record_executed(
+        &self,
+        outcome: CallOutcome,
+        attempt: u32,
+        retention: Duration,
+    ) {
         self.report.end(outcome);
         if let Some(observer) = &self.observer {
-            observer.record(ResultSource::Executed, attempt, SystemTime::now());
+            let is_stored = matches!(outcome, CallOutcome::Executed | CallOutcome::TakenOver);
+            observer.record(Provenance {
+                source: ResultSource::Executed,
+                attempt,
+                made_at: SystemTime::now(),
+                kept_for: is_stored.then_some(retention),
+            });
         }
     }
 }
