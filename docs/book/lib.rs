@@ -16,6 +16,7 @@ pages! {
     service = "src/service.md";
     existing_code = "src/existing-code.md";
     modes = "src/modes.md";
+    record = "src/record.md";
     patterns = "../patterns.md";
     stores = "src/stores.md";
     tls = "src/tls.md";

@@ -12,7 +12,7 @@
 //! | [`call`], [`issue`], [`named`] | the inputs of a call, keys that the service issues, and names of functions |
 //! | [`prepared`], [`progress`], [`step_state`] | a frozen call, and its state |
 //! | [`run`], [`run_options`] | entry points without the macro |
-//! | [`lookup`] | the outcome of a call by its key, without making the call |
+//! | [`lookup`], [`watch`] | the outcome of a call by its key, without making the call |
 //! | [`attempt`], [`steps`], [`provenance`] | functions for the body and its caller |
 //! | [`transaction`], [`reentrancy`] | calls in a transaction of the store's database |
 //! | [`interference`] | what a test does to a process |
@@ -59,6 +59,7 @@ mod steps;
 mod stuck_report;
 pub(crate) mod transaction;
 pub(crate) mod typed;
+mod watch;
 
 pub use self::attempt::Attempt;
 pub use self::builder::IdemBuilder;

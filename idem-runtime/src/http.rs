@@ -328,6 +328,7 @@ mod handlers;
 mod header;
 mod ignored;
 mod layer;
+mod marks;
 mod outcome_route;
 mod policy_json;
 mod policy_page;
@@ -348,10 +349,9 @@ pub use self::finality::finality;
 pub use self::future::ResponseFuture;
 #[cfg(feature = "axum")]
 pub use self::handlers::{detached, documented_at, mark_replays, problem_response};
-pub use self::header::{
-    IDEMPOTENCY_KEY, IDEMPOTENCY_TTL, IDEMPOTENT_REPLAYED, IDEMPOTENT_STATUS, InvalidKeyHeader,
-};
+pub use self::header::{IDEMPOTENCY_KEY, InvalidKeyHeader};
 pub use self::layer::{IdempotencyLayer, InvalidLayer, LayerBuilder};
+pub use self::marks::{IDEMPOTENCY_TTL, IDEMPOTENT_REPLAYED, IDEMPOTENT_STATUS};
 pub use self::outcome_route::OutcomeRoute;
 pub use self::policy_json::PolicyJson;
 pub use self::policy_page::PolicyPage;

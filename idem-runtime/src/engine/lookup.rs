@@ -1,7 +1,6 @@
 //! Reads what became of a call, by its key: never runs anything, and writes nothing.
 
 mod attach;
-mod watch;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,8 +10,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle as Runtime;
-
-pub(super) use self::watch::Watches;
 
 use super::admission::Permit;
 use super::call::identity;
@@ -28,7 +25,7 @@ use crate::key::{Key, Operation, RecordId, Scope, ToKey, ToScope};
 use crate::metrics::OperationMetrics;
 use crate::record::{Digest, Outcome, Payload, Record};
 use crate::store::Store;
-use crate::timing::bounded;
+use crate::timing::{Retries, bounded};
 
 /// State of a key: what became of the call that used it.
 ///
@@ -121,8 +118,8 @@ impl<S: Store + ?Sized> Idem<S> {
     /// query](OutcomeQuery::scope). Whoever may ask for a scope sees its outcomes, whatever their requests were, unless the
     /// query names [the request](OutcomeQuery::request).
     ///
-    /// Awaiting the query runs nothing and writes nothing: no record, no note of a replay. It costs one read of the store. A
-    /// call in a transaction is absent until its transaction is committed.
+    /// Awaiting the query runs nothing and writes nothing: no record, no note of a replay. It costs one read of the store, which
+    /// is retried as that of a call is. A call in a transaction is absent until its transaction is committed.
     ///
     /// # Errors
     /// [`Error::KeyReused`] if the query names another request than the record. [`Error::Decode`] if this build cannot read
@@ -366,22 +363,34 @@ impl Lookup {
         Ok(Found::Record(record.map(Box::new)))
     }
 
-    /// Reads the record as a claim would: from a cache that has its outcome, or from the store once the read is admitted.
+    /// Reads the record as a claim would: from a cache that has its outcome, or from the store once the read is admitted, and
+    /// again for as long as the handle's patience lasts.
     async fn first_read(&self) -> Result<Option<Record>, Error> {
         let Engine { store, policy, .. } = &*self.engine;
         let cached = Box::pin(async { Ok(store.cached(&self.id).await) });
         if let Ok(Some(record)) = bounded(policy.store_timeout, cached).await {
             return Ok(Some(record));
         }
-        let permit = match store.immediate() {
-            Some(_) => None,
-            None => Some(self.admitted().await?),
-        };
-        let record = bounded(policy.store_timeout, store.get(&self.id)).await?;
-        if let Some(permit) = permit {
-            permit.answered();
+        let mut retries = Retries::within(policy.store_patience);
+        loop {
+            let permit = match store.immediate() {
+                Some(_) => None,
+                None => Some(self.admitted().await?),
+            };
+            match bounded(policy.store_timeout, store.get(&self.id)).await {
+                Ok(record) => {
+                    if let Some(permit) = permit {
+                        permit.answered();
+                    }
+                    return Ok(record);
+                }
+                Err(error) => {
+                    drop(permit);
+                    // Boxed, because most reads need no timer.
+                    Box::pin(retries.pause_after(error)).await?;
+                }
+            }
         }
-        Ok(record)
     }
 
     /// Waits for the turn of this read among the claims, so that reads do not delay the calls that run.

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, IntoResponseParts, Response, ResponseParts};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 
-use super::header::mark;
+use super::marks::mark;
 use super::problem::{PROBLEM_JSON, Problem};
 use crate::engine::{Idem, Provenance, with_provenance};
 use crate::error::Error;

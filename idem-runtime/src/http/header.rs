@@ -1,49 +1,18 @@
 //! Reads the key from its request header.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
+use http::HeaderMap;
 use http::header::HeaderName;
-use http::{HeaderMap, HeaderValue};
 use idem_store::structured::{self, trim};
 
 use super::problem::{Problem, ProblemKind};
 use super::syntax::KeySyntax;
-use crate::engine::{Provenance, ResultSource};
 use crate::error::InvalidKey;
 use crate::key::Key;
 
 /// Request header with the key, from draft-ietf-httpapi-idempotency-key-header-07.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(structured::IDEMPOTENCY_KEY);
-
-/// Response header that is `true` if the response is a stored one, and the handler did not run.
-pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-
-/// Response header with the time, in whole seconds, for which the key of the request is stored from now on. A client that
-/// repeats the request with its key within this time gets the same answer, and must not repeat it later.
-///
-/// No version of the draft up to 07 has a header for it. The name and the unit are those of the [proposal to its
-/// authors](https://github.com/ietf-wg-httpapi/idempotency/issues/49). A duration needs no clock that client and server
-/// share.
-pub const IDEMPOTENCY_TTL: HeaderName = HeaderName::from_static(structured::IDEMPOTENCY_TTL);
-
-/// Response header of the [outcome route](super::OutcomeRoute) with the status of the stored response.
-pub const IDEMPOTENT_STATUS: HeaderName = HeaderName::from_static(structured::IDEMPOTENT_STATUS);
-
-/// Adds what the provenance of a result says to the headers of its response.
-pub(super) fn mark(headers: &mut HeaderMap, provenance: &Provenance) {
-    if provenance.source != ResultSource::Executed {
-        headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
-    }
-    if let Some(kept_for) = provenance.kept_for {
-        headers.insert(IDEMPOTENCY_TTL, ttl(kept_for));
-    }
-}
-
-/// Value of [`IDEMPOTENCY_TTL`], rounded down.
-pub(super) fn ttl(kept_for: Duration) -> HeaderValue {
-    kept_for.as_secs().into()
-}
 
 /// Error of [`KeySyntax::parse`] and [`KeySyntax::find`]. As a [`Problem`] it is a response for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -186,6 +155,8 @@ pub(super) fn title(name: &HeaderName) -> Cow<'static, str> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn key(value: &[u8], syntax: KeySyntax) -> Option<String> {

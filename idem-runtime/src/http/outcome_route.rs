@@ -16,7 +16,7 @@ use tower_service::Service;
 use super::body::Body;
 use super::config::Config;
 use super::deadline::Deadline;
-use super::header::{IDEMPOTENT_STATUS, mark};
+use super::marks::{IDEMPOTENT_STATUS, mark};
 use super::problem::{Problem, ProblemKind};
 use super::refusal::Refusal;
 use super::stored;

@@ -10,7 +10,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
-use super::header::{IDEMPOTENCY_TTL, ttl};
+use super::marks::{IDEMPOTENCY_TTL, ttl};
 use crate::error::{Error, InvalidKey, StoreErrorKind};
 use crate::key::{Key, MAX_LEN, RecordId};
 

@@ -85,9 +85,9 @@ const NEVER: [HeaderName; 21] = [
     HeaderName::from_static("proxy-authentication-info"),
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("set-cookie2"),
-    super::header::IDEMPOTENCY_TTL,
-    super::header::IDEMPOTENT_REPLAYED,
-    super::header::IDEMPOTENT_STATUS,
+    super::marks::IDEMPOTENCY_TTL,
+    super::marks::IDEMPOTENT_REPLAYED,
+    super::marks::IDEMPOTENT_STATUS,
     super::header::IDEMPOTENCY_KEY,
 ];
 

@@ -2,7 +2,8 @@
 
 use axum::routing::get;
 use futures_util::FutureExt as _;
-use idem_runtime::conformance::faults::Op;
+use idem_runtime::conformance::faults::{Fault, Op};
+use idem_runtime::error::StoreErrorKind;
 use idem_runtime::http::InvalidLayer;
 use idem_runtime::key::{Identity, Operation, RecordId};
 use idem_runtime::record::{Outcome, Payload};
@@ -238,7 +239,10 @@ async fn each_end_of_a_request_has_its_answer() {
     ] {
         bank.ask(key).await.problem(status, slug);
     }
+    // It passes by itself, and is retried. The next one does not.
     store.fail_before(Op::Get, 1);
+    bank.ask("never").await.problem(404, "no-outcome");
+    store.next(Op::Get, Fault::FailBefore(StoreErrorKind::Corrupt));
     bank.ask("never").await.problem(503, "store-unavailable");
     assert_eq!(bank.effects.count(), 0);
 }

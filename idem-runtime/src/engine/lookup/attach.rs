@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::watch::{PollTurn, Seen, Sight, Turn};
 use super::{Found, Lookup};
 use crate::engine::claim::Waited;
 use crate::engine::decisions::{ReadState, on_read};
 use crate::engine::progress::{Phase, Progress, QueuePlace, SharedOutcome};
 use crate::engine::reentrancy;
 use crate::engine::singleflight::SharedCall;
+use crate::engine::watch::{PollTurn, Seen, Sight, Turn};
 use crate::error::{Error, InvalidCall};
 use crate::fingerprint;
 use crate::metrics::Waiting;

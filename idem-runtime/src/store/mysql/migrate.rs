@@ -19,8 +19,8 @@ pub(super) const RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/mysql/0001_records.sql"),
         include_str!("../../../migrations/mysql/0002_attempts.sql"),
         include_str!("../../../migrations/mysql/0003_audit.sql"),
-        include_str!("../../../migrations/mysql/0005_payload_for.sql"),
-        include_str!("../../../migrations/mysql/0006_operations.sql"),
+        include_str!("../../../migrations/mysql/0004_payload_for.sql"),
+        include_str!("../../../migrations/mysql/0005_operations.sql"),
     ],
 };
 

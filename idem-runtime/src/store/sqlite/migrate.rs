@@ -15,8 +15,8 @@ pub(super) const RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/sqlite/0001_records.sql"),
         include_str!("../../../migrations/sqlite/0002_attempts.sql"),
         include_str!("../../../migrations/sqlite/0003_audit.sql"),
-        include_str!("../../../migrations/sqlite/0005_payload_for.sql"),
-        include_str!("../../../migrations/sqlite/0006_operations.sql"),
+        include_str!("../../../migrations/sqlite/0004_payload_for.sql"),
+        include_str!("../../../migrations/sqlite/0005_operations.sql"),
     ],
 };
 

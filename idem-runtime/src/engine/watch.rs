@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use crate::engine::progress::SharedOutcome;
+use super::progress::SharedOutcome;
 use crate::key::RecordId;
 use crate::mutex::lock;
 use crate::record::Record;
@@ -20,7 +20,7 @@ const RELIABLE: Duration = Duration::from_millis(250);
 
 /// The keys that callers of a handle are attached to.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Watches(Mutex<HashMap<RecordId, Weak<Watch>>>);
+pub(super) struct Watches(Mutex<HashMap<RecordId, Weak<Watch>>>);
 
 /// A key, as the callers that are attached to it see it.
 #[derive(Debug, Default)]
