@@ -159,7 +159,10 @@ const RUNTIME: Rules = Rules {
         ("http_body_util", &["http"]),
         ("idem_macros", &["fingerprint"]),
         ("idem_client", &[]),
-        ("idem_store", &["error", "http::header", "http::marks", "store"]),
+        (
+            "idem_store",
+            &["error", "http::header", "http::marks", "store"],
+        ),
         ("jiff", &["fingerprint"]),
         ("quick_cache", &["store::cached"]),
         // Only a seed for hashing, which no run depends on.
