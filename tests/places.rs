@@ -346,6 +346,10 @@ impl Backend for Arc<MemoryStore> {
 
 /// Keys of a store in Redis.
 #[derive(Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a test has few of them, and they are not moved"
+)]
 pub enum RedisKeys {
     /// On one server.
     One(Keys<redis::Client>),

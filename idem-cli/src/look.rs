@@ -3,6 +3,8 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use idem_runtime::operator::text::keys_meant;
+use idem_runtime::operator::{AgeOrder, Explanation};
 use idem_runtime::record::{OwnerLabel, Record, RecordState};
 use idem_runtime::store::{Attempts, Cursor, Filter, Page, PageRequest};
 use serde_json::json;
@@ -10,14 +12,11 @@ use serde_json::json;
 use crate::End;
 use crate::arguments::{Explain, List, Show, Stuck};
 use crate::find::{absent, find, scope_filter};
-use crate::history;
 use crate::output::{self, key, shown, time_from};
 use crate::request::{self, Comparison};
 use crate::stdout::{errln, outln};
 use crate::target::{Connection, Handle};
 use crate::{history, search};
-use idem_runtime::operator::text::keys_meant;
-use idem_runtime::operator::{AgeOrder, Explanation};
 
 /// Time after which a command says why it is slow.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -40,3 +40,14 @@ pub use self::sql::undo;
 pub use self::sql::{Cancellation, OpenTransaction, Savepoint};
 
 pub use idem_store::store::*;
+
+/// Error for a file that a parameter of a URL names.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+fn unreadable_file(parameter: &str) -> crate::error::StoreError {
+    crate::error::StoreError::new(
+        crate::error::StoreErrorKind::Other,
+        format!(
+            "the file that `{parameter}` of the URL names cannot be read; correct its path, or let this process read it"
+        ),
+    )
+}

@@ -438,6 +438,14 @@ impl Record {
         }
     }
 
+    /// Time until which the record stays as it is, unless somebody changes it: its payload may then be dropped, or the record
+    /// [expires](Self::expires_at). None if it stays until it is resolved.
+    pub fn unchanged_until(&self) -> Option<Timestamp> {
+        let expires_at = self.expires_at()?;
+        let payload_until = self.payload.as_ref().and(self.payload_until());
+        Some(payload_until.map_or(expires_at, |it| it.min(expires_at)))
+    }
+
     /// True if the payload was dropped: the record still says that its work was done, and can no longer say with what
     /// result.
     pub fn is_forgotten(&self) -> bool {

@@ -8,7 +8,9 @@ use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_runtime::key::{Operation, RecordId};
 use idem_runtime::record::{Observation, Outcome, Owner, Payload, Record, RecordState, Timestamp};
 use idem_runtime::store::{
-    AttemptStore, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore, FencedWrite, Filter, ForgettingStore, ImmediateStore, OperationStore, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
+    AttemptStore, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore, FencedWrite, Filter,
+    ForgettingStore, ImmediateStore, OperationStore, Page, PageRequest, Purged, RecoveryInput,
+    RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 use idem_runtime::{Key, MemoryStore};
 

@@ -15,7 +15,8 @@ use idem_runtime::record::{
 };
 use idem_runtime::store::{
     AttemptLog, AttemptStore, AuditEntry, AuditStore, ClaimOutcome, ClaimRequest, Cursor,
-    FencedWrite, Filter, ForgettingStore, Granted, Page, PageRequest, Purged, RecoveryStore, Resolution, Resolved, ScopeFilter, StepStore,
+    FencedWrite, Filter, ForgettingStore, Granted, Page, PageRequest, Purged, RecoveryStore,
+    Resolution, Resolved, ScopeFilter, StepStore,
 };
 
 use crate::bug::Bug;

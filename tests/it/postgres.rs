@@ -280,7 +280,7 @@ async fn ten_stores_migrate_concurrently() {
     assert_eq!(listed.records.len(), 10);
     let pool = database.pool(1).await;
     let versions = "SELECT count(*) FROM idem_records_migrations";
-    assert_eq!(number(&pool, versions).await, 5);
+    assert_eq!(number(&pool, versions).await, 6);
     database.drop().await;
 }
 

@@ -233,7 +233,8 @@ async fn mysql_is_verified(server: &Server, certificates: &Certificates) {
     let elsewhere = Elsewhere::of(server.port()).await;
     let mut mistakes = login.mistakes(elsewhere.address);
     let plain = with(&login.right(), "ssl-mode", Some(Path::new("DISABLED")));
-    let remedy = "`ssl-mode=DISABLED`";
+    // MariaDB says no more than that it refused the user.
+    let remedy = "`ssl-mode";
     mistakes.push(("plain text", plain, StoreErrorKind::Denied, remedy));
     assert_refused(MySqlStore::connect, mistakes).await;
 }

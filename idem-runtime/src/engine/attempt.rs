@@ -279,7 +279,11 @@ impl Attempt {
             at: SystemTime::now(),
             age: Duration::ZERO,
             payload_for: self.call.replay_for,
-            kept_for: Some(self.call.replay_for.unwrap_or_else(|| self.call.retention())),
+            kept_for: Some(
+                self.call
+                    .replay_for
+                    .unwrap_or_else(|| self.call.retention()),
+            ),
         }
     }
 

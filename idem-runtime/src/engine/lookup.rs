@@ -402,7 +402,9 @@ impl Lookup {
         }
         // Boxed, because most reads are admitted at once.
         let admitted = Box::pin(admission.admit(&self.operation, None, |_| {}));
-        Ok(admitted.await?)
+        admitted
+            .await
+            .map_err(|refused| self.engine.refusal(refused))
     }
 
     /// Refuses a record of another request, if the query names one.

@@ -118,7 +118,7 @@ impl SharedOutcome {
                 .read_at
                 .since(record.ended_at.unwrap_or(record.read_at)),
             payload_for: record.payload_for,
-            kept_for: record.payload_until().map(|at| at.since(record.read_at)),
+            kept_for: record.unchanged_until().map(|at| at.since(record.read_at)),
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::admission::Admission;
+use super::admission::{Admission, Refused};
 use super::detached_tasks::DetachedTasks;
 use super::give_back::GiveBack;
 use super::interference::Interferes;
@@ -17,7 +17,7 @@ use super::operation_names::OperationNames;
 use super::replay_notes::ReplayNotes;
 use super::singleflight::SingleFlight;
 use super::watch::Watches;
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint::Secret;
 use crate::metrics::sink;
 use crate::policy::Policy;
@@ -105,6 +105,14 @@ impl Engine {
                 format!("the store gave no answer within {limit:?}: {reason}"),
             ),
             None => timing::timed_out(limit),
+        }
+    }
+
+    /// The error of a call that was not admitted.
+    pub(super) fn refusal(&self, refused: Refused) -> Error {
+        match refused {
+            Refused::Overloaded(retry_after) => Error::Overloaded { retry_after },
+            Refused::Silent(patience) => self.no_answer(patience).into(),
         }
     }
 

@@ -24,7 +24,7 @@ impl<S: Store + ?Sized> Idem<S> {
     /// The gauges show crashed calls that nobody retries, and no call pays for them.
     ///
     /// One report lists the stuck records, as [`Records::list`](crate::operator::Records::list) does. With the
-    /// [optional index](crate::operator::OperatorStore::create_stuck_index) it reads these records alone, and an interval of
+    /// [optional index](crate::operator::OperatorStore::create_index) it reads these records alone, and an interval of
     /// a minute is cheap. Without it, and on Redis, it reads all records, page by page, and pauses after each page for as
     /// long as the page took: choose an hour there. If the store fails, the task logs a warning event, at most one a minute
     /// for the same failure. It leaves the gauges as they are, and continues with back-off.

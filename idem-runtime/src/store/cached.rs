@@ -24,8 +24,9 @@ use crate::store::operator::{
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisConnection;
 use crate::store::{
-    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore, FencedWrite, Filter, ForgettingStore, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged,
-    RecoveryStore, Resolution, Resolved, StepStore, Store,
+    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore,
+    FencedWrite, Filter, ForgettingStore, ImmediateStore, ManualChange, OperationStore, Page,
+    PageRequest, Purged, RecoveryStore, Resolution, Resolved, StepStore, Store,
 };
 
 #[cfg(feature = "redis")]
@@ -545,7 +546,7 @@ impl CachedRecord {
         if !record.state.is_ended() {
             return None;
         }
-        let left = cached_until(record)?.since(record.read_at).min(max_age);
+        let left = record.unchanged_until()?.since(record.read_at).min(max_age);
         Some(Self {
             record: record.clone(),
             sent_at,
@@ -562,13 +563,6 @@ impl CachedRecord {
             record
         })
     }
-}
-
-/// Time until which an ended record may be cached: it must not outlive the payload in the store.
-fn cached_until(record: &Record) -> Option<Timestamp> {
-    let expires_at = record.expires_at()?;
-    let payload_until = record.payload.as_ref().and(record.payload_until());
-    Some(payload_until.map_or(expires_at, |it| it.min(expires_at)))
 }
 
 /// Removes a cached record on drop.

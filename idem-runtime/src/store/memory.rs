@@ -21,7 +21,9 @@ use crate::record::{
 use crate::store::transitions;
 use crate::store::{
     AttemptStore, Attempts, AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore,
-    AuditSubject, AuditedRecord, ClaimOutcome, ClaimRequest, Cursor, Erasure, ErasureStore, FencedWrite, Filter, ForgettingStore, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged, Redacted, Resolution, Resolved, SavedStep, ScopeFilter, StepStore, Store,
+    AuditSubject, AuditedRecord, ClaimOutcome, ClaimRequest, Cursor, Erasure, ErasureStore,
+    FencedWrite, Filter, ForgettingStore, ImmediateStore, ManualChange, OperationStore, Page,
+    PageRequest, Purged, Redacted, Resolution, Resolved, SavedStep, ScopeFilter, StepStore, Store,
 };
 
 mod hasher;

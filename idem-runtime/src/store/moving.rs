@@ -16,7 +16,10 @@ use crate::record::{
     FencingToken, Observation, OnCrash, Outcome, Owner, OwnerLabel, Payload, Record, Timestamp,
 };
 use crate::store::{
-    AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, ErasureStore, FencedWrite, Filter, ForgettingStore, Granted, ImmediateStore, OperationStore, Page, PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
+    AttemptStore, Attempts, AuditStore, ClaimOutcome, ClaimRequest, Cursor, ErasureStore,
+    FencedWrite, Filter, ForgettingStore, Granted, ImmediateStore, OperationStore, Page,
+    PageRequest, Purged, RecoveryInput, RecoveryStore, Resolution, Resolved, SavedStep, StepStore,
+    Store,
 };
 
 mod place;

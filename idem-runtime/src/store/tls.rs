@@ -1,8 +1,6 @@
 //! Meaning of the errors of TLS libraries. The drivers return these errors inside of their own, so only the text is left to
 //! tell them apart: of rustls, and of OpenSSL behind `native-tls`.
 
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
-use crate::error::StoreError;
 use crate::error::StoreErrorKind;
 
 /// Text of an error if no crate of the program has turned TLS on.
@@ -76,27 +74,6 @@ pub(super) fn meaning(text: &str) -> Option<(StoreErrorKind, &'static str)> {
     }
     None
 }
-
-/// Error for a file that a parameter of a URL names.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
-pub(super) fn unreadable_file(parameter: &str) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Other,
-        format!(
-            "the file that `{parameter}` of the URL names cannot be read; correct its path, or let this process read it"
-        ),
-    )
-}
-
-/// Error for files that hold no certificate or no key, or of which one is missing.
-#[cfg(feature = "redis")]
-pub(super) fn unusable_files() -> StoreError {
-    StoreError::new(StoreErrorKind::Other, UNUSABLE_FILES)
-}
-
-#[cfg(feature = "redis")]
-pub(super) const UNUSABLE_FILES: &str = "a certificate or key that the URL names is unusable; `ssl-ca` names certificates, \
-     and `ssl-cert` and `ssl-key` a certificate and its key: name both of them, all in PEM form";
 
 #[cfg(test)]
 mod tests {

@@ -11,8 +11,9 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::record::{Observation, Outcome, Owner, Payload, Record, Timestamp};
 use crate::store::{
-    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore, FencedWrite, Filter, ForgettingStore, ImmediateStore, ManualChange, OperationStore, Page, PageRequest, Purged,
-    RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
+    AttemptStore, AuditFilter, AuditPage, AuditStore, ClaimOutcome, ClaimRequest, ErasureStore,
+    FencedWrite, Filter, ForgettingStore, ImmediateStore, ManualChange, OperationStore, Page,
+    PageRequest, Purged, RecoveryStore, Resolution, Resolved, SavedStep, StepStore, Store,
 };
 
 /// Method of a [`Store`] or [`StepStore`].

@@ -143,7 +143,7 @@ impl World {
         let mut record = cell.record(self.now);
         match rules.transitions.purge(&mut record) {
             Purge::NotDue => false,
-            Purge::Interrupted => {
+            Purge::Interrupted | Purge::Forgotten => {
                 self.put(Some(Cell::of(&record)));
                 true
             }

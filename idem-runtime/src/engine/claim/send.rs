@@ -14,7 +14,7 @@ use std::task::Poll;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
-use crate::engine::admission::{Admission, Permit, Refused};
+use crate::engine::admission::{Admission, Permit};
 use crate::engine::decisions::ClaimUse;
 use crate::engine::give_back::AbandonedClaim;
 use crate::engine::prepared::Prepared;
@@ -265,10 +265,9 @@ pub(super) async fn wait_for_admission(
         call.progress.publish(Phase::Queued { next_look_by });
     };
     let admitted = admission.admit(operation, call.deadline, waits_until);
-    let permit = admitted.await.map_err(|refused| match refused {
-        Refused::Overloaded(retry_after) => Error::Overloaded { retry_after },
-        Refused::Silent(patience) => call.engine.no_answer(patience).into(),
-    })?;
+    let permit = admitted
+        .await
+        .map_err(|refused| call.engine.refusal(refused))?;
     call.progress.publish(Phase::Claiming);
     // It may have learnt more about its server in the meantime.
     admission.set_capacity(capacity());

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::cached_until;
 use crate::key::{Identity, Key, Operation, RecordId, Scope, hex};
 use crate::record::{
     ClaimId, Digest, FencingToken, OnCrash, Payload, Record, RecordState, Timestamp, micros,
@@ -28,7 +27,7 @@ pub(super) struct Freshness {
 impl Freshness {
     /// Creates the freshness of a record that was read after this moment.
     pub(super) fn new(record: &Record, asked_at: Timestamp, max_age: Duration) -> Option<Self> {
-        let left = cached_until(record)?.since(record.read_at).min(max_age);
+        let left = record.unchanged_until()?.since(record.read_at).min(max_age);
         let is_valid = record.state.is_ended() && left >= Duration::from_millis(1);
         is_valid.then(|| Self {
             asked_at,

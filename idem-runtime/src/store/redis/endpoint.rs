@@ -99,7 +99,7 @@ impl Endpoint {
         #[cfg(feature = "tls-rustls")]
         return redis::Client::build_with_tls(self.info, self.certificates.for_driver())
             .map(|client| client.get_connection_info().clone())
-            .map_err(|error| tls::unusable_files().with_source(error));
+            .map_err(|error| errors::unusable_files().with_source(error));
         #[cfg(not(feature = "tls-rustls"))]
         Err(StoreError::new(StoreErrorKind::Other, tls::NOT_COMPILED))
     }
@@ -114,7 +114,7 @@ impl Certificates {
             }
             Some((_, path)) => match std::fs::read(path) {
                 Ok(pem) => Ok(Some(pem)),
-                Err(error) => Err(tls::unreadable_file(parameter).with_source(error)),
+                Err(error) => Err(crate::store::unreadable_file(parameter).with_source(error)),
             },
             None => Ok(None),
         };
@@ -125,13 +125,13 @@ impl Certificates {
         };
         // The driver would trust nobody, and say that the server's certificate is not trusted.
         if authority.as_ref().is_some_and(|it| !holds_certificate(it)) {
-            return Err(tls::unusable_files());
+            return Err(errors::unusable_files());
         }
         let identity = match IDENTITY.map(read) {
             [Ok(Some(certificate)), Ok(Some(key))] => Some([certificate, key]),
             [Ok(None), Ok(None)] => None,
             [Err(error), _] | [_, Err(error)] => return Err(error),
-            _ => return Err(tls::unusable_files()),
+            _ => return Err(errors::unusable_files()),
         };
         Ok(Self {
             authority,

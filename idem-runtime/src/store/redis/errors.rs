@@ -6,6 +6,14 @@ use tokio::task::JoinError;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::tls;
 
+const UNUSABLE_FILES: &str = "a certificate or key that the URL names is unusable; `ssl-ca` names certificates, and `ssl-cert` \
+     and `ssl-key` a certificate and its key: name both of them, all in PEM form";
+
+/// Error for files that hold no certificate or no key, or of which one is missing.
+pub(super) fn unusable_files() -> StoreError {
+    StoreError::new(StoreErrorKind::Other, UNUSABLE_FILES)
+}
+
 /// Converts an error of the client, or of a single server.
 pub(super) fn error(source: RedisError) -> StoreError {
     let (kind, message) = meaning(&source);
@@ -204,7 +212,7 @@ fn meaning_of_settings(text: &str) -> &'static str {
     } else if says("tls-rustls-insecure") {
         "`#insecure` of the URL is not supported; remove it, and name the authority of the server's certificate in `ssl-ca`"
     } else if says("TLS parameters") {
-        tls::UNUSABLE_FILES
+        UNUSABLE_FILES
     } else {
         "the URL or the settings of the connection are wrong"
     }
@@ -386,11 +394,12 @@ mod tests {
                 detail,
             ))
         };
-        for source in [refused, wrapped] {
-            let first = error(source());
+        let refusals: [&dyn Fn() -> RedisError; 2] = [&refused, &wrapped];
+        for refusal in refusals {
+            let first = error(refusal());
             assert_eq!(first.kind(), StoreErrorKind::Denied, "{first:?}");
             assert!(!first.is_retryable());
-            let later = later_error(source(), error);
+            let later = later_error(refusal(), error);
             assert_eq!(later.kind(), StoreErrorKind::Denied, "{later:?}");
             assert!(later.is_retryable());
         }

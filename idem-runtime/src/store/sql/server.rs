@@ -62,7 +62,7 @@ pub(in crate::store) async fn reach<O: ConnectOptions<Connection: Sized>>(
     match visited {
         Ok(()) => Ok(options),
         Err(source) => Err(match unreadable_file(url, &source) {
-            Some(parameter) => tls::unreadable_file(&parameter).with_source(source),
+            Some(parameter) => crate::store::unreadable_file(&parameter).with_source(source),
             None => error(source),
         }),
     }
