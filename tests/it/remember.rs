@@ -81,7 +81,7 @@ fn call() -> Call {
 }
 
 #[track_caller]
-fn assert_expired<T: std::fmt::Debug>(answer: Result<T, Error>) {
+fn assert_expired<T: std::fmt::Debug>(answer: &Result<T, Error>) {
     assert!(matches!(answer, Err(Error::Expired)), "{answer:?}");
 }
 
@@ -114,14 +114,14 @@ async fn a_key_is_refused_after_its_outcome_on_each_store(store: Arc<dyn Store>)
         );
     }
     for answer in join_all((0..20).map(|_| service.run(call(500)))).await {
-        assert_expired(answer);
+        assert_expired(&answer);
     }
     let other = service.run(call(501)).await;
     assert!(matches!(other, Err(Error::KeyReused)), "{other:?}");
     // A call that remembers nothing learns the same: the record decides.
     if store.forgetting().is_some() {
         let forgetful = Call::new("charges.create", "order-1", &500_u64, HOUR);
-        assert_expired(service.run(forgetful).await);
+        assert_expired(&service.run(forgetful).await);
     }
     assert_eq!(service.effects(), 1);
 }
@@ -161,11 +161,11 @@ async fn each_time_ends_at_its_edge<S: Sql>(at: Aged<S>) {
     assert!(at.service.record().await.unwrap().payload.is_some());
 
     at.age(5 * MINUTE).await;
-    assert_expired(at.service.run(call()).await);
+    assert_expired(&at.service.run(call()).await);
     purge_all(store).await;
     let forgotten = at.service.record().await.unwrap();
     assert!(forgotten.is_forgotten(), "{forgotten:?}");
-    assert_expired(at.service.run(call()).await);
+    assert_expired(&at.service.run(call()).await);
     // A purge of a record that has nothing more to drop changes nothing.
     purge_all(store).await;
     let again = at.service.record().await.unwrap();
@@ -173,7 +173,7 @@ async fn each_time_ends_at_its_edge<S: Sql>(at: Aged<S>) {
 
     at.age(23 * HOUR - 5 * MINUTE).await;
     purge_all(store).await;
-    assert_expired(at.service.run(call()).await);
+    assert_expired(&at.service.run(call()).await);
     assert_eq!(at.service.effects(), 1);
 
     at.age(5 * MINUTE).await;
@@ -202,10 +202,10 @@ async fn a_transactional_call_is_remembered<S: Sql>(at: Aged<S>) {
     );
     assert_eq!(run().await.unwrap(), 1);
     at.age(HOUR).await;
-    assert_expired(run().await);
+    assert_expired(&run().await);
     purge_all(at.service.idem.store()).await;
     assert!(at.service.record().await.unwrap().is_forgotten());
-    assert_expired(run().await);
+    assert_expired(&run().await);
     assert_eq!(effects.load(Ordering::SeqCst), 1);
     at.age(23 * HOUR).await;
     assert_eq!(run().await.unwrap(), 2);
@@ -233,9 +233,9 @@ async fn both_times_count_from_the_end_of_the_work() {
     tokio::time::sleep(HOUR - TICK).await;
     assert_eq!(service.run(call()).await.unwrap(), 1);
     tokio::time::sleep(TICK).await;
-    assert_expired(service.run(call()).await);
+    assert_expired(&service.run(call()).await);
     tokio::time::sleep(23 * HOUR - TICK).await;
-    assert_expired(service.run(call()).await);
+    assert_expired(&service.run(call()).await);
     assert_eq!(service.effects(), 0);
     tokio::time::sleep(TICK).await;
     assert_eq!(service.run(call()).await.unwrap(), 1);
@@ -261,13 +261,13 @@ async fn the_time_of_the_record_outlives_a_deploy_with_another_time() {
     service.run(call()).await.unwrap();
     let later = || Call::new("charges.create", "order-1", &500_u64, 20 * HOUR).remember(48 * HOUR);
     tokio::time::sleep(HOUR).await;
-    assert_expired(service.run(later()).await);
+    assert_expired(&service.run(later()).await);
 
     // A record without a time: the call's own decides.
     let other = |ttl| Call::new("charges.create", "order-2", &500_u64, ttl);
     service.run(other(24 * HOUR)).await.unwrap();
     tokio::time::sleep(2 * HOUR).await;
-    assert_expired(service.run(other(HOUR).remember(24 * HOUR)).await);
+    assert_expired(&service.run(other(HOUR).remember(24 * HOUR)).await);
     assert_eq!(service.run(other(24 * HOUR)).await.unwrap(), 2);
 }
 
@@ -288,7 +288,7 @@ async fn an_outcome_by_an_operator_is_replayed_for_the_time_of_the_call() {
     tokio::time::sleep(HOUR - TICK).await;
     assert_eq!(service.run(refuse()).await.unwrap(), 9);
     tokio::time::sleep(TICK).await;
-    assert_expired(service.run(refuse()).await);
+    assert_expired(&service.run(refuse()).await);
     purge_all(service.idem.store()).await;
     assert!(service.record().await.unwrap().payload.is_some());
 }
@@ -308,11 +308,11 @@ async fn a_forgotten_holds_on_either_side_of_a_move() {
         if purged {
             purge_all(moved.idem.store()).await;
         }
-        assert_expired(moved.run(call()).await);
-        assert_expired(moved.run(second()).await);
+        assert_expired(&moved.run(call()).await);
+        assert_expired(&moved.run(second()).await);
     }
     let after = Service::new(Idem::new(Arc::clone(&new)));
-    assert_expired(after.run(second()).await);
+    assert_expired(&after.run(second()).await);
     assert_eq!(moved.effects(), 1, "only the second key was new");
     assert_eq!(after.effects(), 0);
 }
@@ -328,11 +328,11 @@ async fn a_cached_outcome_is_replayed_no_longer_than_a_stored_one() {
     assert_eq!(service.run(call()).await.unwrap(), 1);
     assert_eq!(service.idem.store().stats().hits, 1);
     tokio::time::sleep(TICK).await;
-    assert_expired(service.run(call()).await);
+    assert_expired(&service.run(call()).await);
     purge_all(&store).await;
     // From the store, then from the cache.
-    assert_expired(service.run(call()).await);
-    assert_expired(service.run(call()).await);
+    assert_expired(&service.run(call()).await);
+    assert_expired(&service.run(call()).await);
     assert_eq!(service.effects(), 1);
 }
 
@@ -377,7 +377,7 @@ async fn the_attribute_remembers() {
     let (idem, runs) = (Idem::new(MemoryStore::new()), AtomicU32::new(0));
     assert_eq!(place(&idem, "order-1", &runs).await.unwrap(), 1);
     tokio::time::sleep(HOUR).await;
-    assert_expired(place(&idem, "order-1", &runs).await);
+    assert_expired(&place(&idem, "order-1", &runs).await);
     tokio::time::sleep(23 * HOUR).await;
     assert_eq!(place(&idem, "order-1", &runs).await.unwrap(), 2);
 }

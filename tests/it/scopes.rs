@@ -136,7 +136,10 @@ async fn a_key_is_found_in_every_operation_of_the_service(store: Arc<dyn Store>)
         .await
         .expect("the operations were not noted");
     let names: Vec<_> = noted().await;
-    let names: Vec<_> = names.iter().map(|it| it.as_str()).collect();
+    let names: Vec<_> = names
+        .iter()
+        .map(idem_runtime::key::Operation::as_str)
+        .collect();
     assert_eq!(names, ["charges.create", "letters.post", "refunds.create"]);
 
     let records = idem.records();

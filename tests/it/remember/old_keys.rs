@@ -42,7 +42,7 @@ async fn an_old_key_is_refused_without_a_record(store: Arc<dyn Store>) {
     let service = Service::new(Idem::new(Arc::clone(&store)));
     let old = made(25 * HOUR + MINUTE);
     for key in [&old, &Key::new(format!("order/{}", old.as_str())).unwrap()] {
-        assert_expired(service.run(call(key)).await);
+        assert_expired(&service.run(call(key)).await);
     }
     assert_eq!((service.effects(), records(&store).await), (0, 0));
     // With a record, the same key is a normal one: the option was turned on later.
@@ -70,10 +70,10 @@ async fn the_clock_of_the_store_decides() {
     // This process's clock stands still, and the store's goes on: the key looks new here, and is old there.
     let key = made(24 * HOUR);
     tokio::time::sleep(2 * HOUR).await;
-    assert_expired(service.run(call(&key)).await);
+    assert_expired(&service.run(call(&key)).await);
     assert_eq!(store.count(Op::Now), 0);
     assert_eq!(service.effects(), 0);
-    assert_expired(service.run(call(&key)).await);
+    assert_expired(&service.run(call(&key)).await);
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn only_an_old_key_costs_more() {
     let service = Service::new(Idem::new(store.clone()));
     service.run(call(&made(HOUR))).await.unwrap();
     assert_eq!((store.count(Op::Get), store.count(Op::Now)), (0, 0));
-    assert_expired(service.run(call(&made(30 * HOUR))).await);
+    assert_expired(&service.run(call(&made(30 * HOUR))).await);
     assert_eq!((store.count(Op::Get), store.count(Op::Now)), (1, 1));
     assert_eq!(store.count(Op::Claim), 1);
 }
@@ -109,6 +109,6 @@ async fn place(idem: &Idem<MemoryStore>, key: &Key) -> Result<u32, Error> {
 #[tokio::test]
 async fn the_attribute_refuses_old_keys() {
     let idem = Idem::new(MemoryStore::new());
-    assert_expired(place(&idem, &made(26 * HOUR)).await);
+    assert_expired(&place(&idem, &made(26 * HOUR)).await);
     assert_eq!(place(&idem, &made(24 * HOUR)).await.unwrap(), 1);
 }

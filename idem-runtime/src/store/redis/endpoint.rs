@@ -4,7 +4,6 @@ use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo};
 
 use super::errors;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::tls;
 
 /// Parameter of a URL: certificates of authorities that are trusted instead of those that the system trusts.
 const AUTHORITY: &str = "ssl-ca";
@@ -101,7 +100,10 @@ impl Endpoint {
             .map(|client| client.get_connection_info().clone())
             .map_err(|error| errors::unusable_files().with_source(error));
         #[cfg(not(feature = "tls-rustls"))]
-        Err(StoreError::new(StoreErrorKind::Other, tls::NOT_COMPILED))
+        Err(StoreError::new(
+            StoreErrorKind::Other,
+            crate::store::tls::NOT_COMPILED,
+        ))
     }
 }
 

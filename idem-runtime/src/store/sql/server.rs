@@ -9,7 +9,6 @@ use sqlx_core::Url;
 use tokio::time::timeout;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::tls;
 
 /// Longest time to wait for the server, and for a connection of the pool.
 const PATIENCE: Duration = Duration::from_secs(5);
