@@ -39,6 +39,7 @@ pages! {
     moving = "src/moving.md";
     operations = "src/operations.md";
     privacy = "src/privacy.md";
+    restore = "src/restore.md";
     console = "src/console.md";
     metrics = "src/metrics.md";
 }

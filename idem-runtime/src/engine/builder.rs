@@ -170,11 +170,12 @@ impl<S: Store> IdemBuilder<S> {
         self
     }
 
-    /// Tells the handle that its store was restored from a backup of this time, or failed over to a replica that had
-    /// everything until then. Records that were written later are lost, so a key without a record may have been used.
+    /// Tells the handle that its store was restored from a backup, or failed over to a replica that lacked the last records,
+    /// and that calls used the lost store until this time. What they wrote since the backup is lost, so a key without a record
+    /// may have been used.
     ///
     /// This concerns keys that say that they were made before this time: UUIDs of version 7, or keys that end with one
-    /// ([`Key::made_at`](crate::Key::made_at)). Until the retention of such a record would be over, counted from this time,
+    /// ([`Key::made_at`](crate::Key::made_at)). Until the retention of a lost record would be over, counted from this time,
     /// a key without a record does not run its body:
     ///
     /// - in a transaction and under [`Refuse`](crate::OnCrash::Refuse), the record becomes INTERRUPTED, and the call gets

@@ -1,8 +1,8 @@
 //! Keys that say when they were made: a UUID of version 7.
 //!
 //! The record of a key shows that the key was used. Without a record, its age can show that it may have been used: it is
-//! older than records are kept ([`Call::refuse_old_keys`](super::Call::refuse_old_keys)), or older than the backup from
-//! which the store was restored ([`restored_at`](super::IdemBuilder::restored_at)).
+//! older than records are kept ([`Call::refuse_old_keys`](super::Call::refuse_old_keys)), or older than the restore of a
+//! store that lost records ([`restored_at`](super::IdemBuilder::restored_at)).
 //!
 //! The time in a key is that of its maker's clock. It is compared with the store's clock. This is the one exception to the
 //! rule that times of different clocks are not compared, so both features are off by default. The clock of this process
@@ -30,7 +30,7 @@ impl FirstClaimBy {
     }
 }
 
-/// Time of the backup from which the store was restored.
+/// Restore of a store that lost records: the time until which calls used the lost one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RestoredAt {
     pub(super) at: Timestamp,

@@ -43,7 +43,7 @@ pub(super) struct Engine {
     /// Label by which operators recognise this process.
     pub(super) owner_label: OwnerLabel,
     pub(super) replay_notes: ReplayNotes,
-    /// Time of the backup from which the store was restored.
+    /// Restore of the store, if it lost records.
     pub(super) restored_at: Option<RestoredAt>,
     pub(super) functions: NamedFunctions,
     pub(super) operation_names: OperationNames,

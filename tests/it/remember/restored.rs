@@ -24,13 +24,13 @@ mod databases {
     on_stores! { [transactions] opened: in_a_transaction_an_operator_decides }
 }
 
-/// A time before the backup of these tests, and a key that was made then.
+/// A key that was made, and may have been used, before the restore of these tests.
 fn lost() -> Key {
     made_at(SystemTime::now() - 2 * HOUR)
 }
 
-/// The time of the backup.
-fn backup() -> SystemTime {
+/// The time of the restore.
+fn restore() -> SystemTime {
     SystemTime::now() - HOUR
 }
 
@@ -39,7 +39,7 @@ fn call(key: &Key, on_crash: OnCrash) -> Call {
 }
 
 async fn under_refuse_an_operator_decides(store: Arc<dyn Store>) {
-    let idem = Idem::builder(store).restored_at(backup()).build();
+    let idem = Idem::builder(store).restored_at(restore()).build();
     let service = Service::new(idem);
     let refuse = |key: &Key| call(key, OnCrash::Refuse);
     let (lost, later) = (lost(), made_at(SystemTime::now()));
@@ -64,7 +64,7 @@ async fn under_refuse_an_operator_decides(store: Arc<dyn Store>) {
 async fn opened<S: Sql>(place: Place<S>) -> Service<S> {
     let home = place.home().await.unwrap();
     let store = S::open(&home).await.unwrap();
-    Service::new(Idem::builder(store).restored_at(backup()).build())
+    Service::new(Idem::builder(store).restored_at(restore()).build())
 }
 
 async fn in_a_transaction_an_operator_decides<S: Sql>(service: Service<S>) {
@@ -90,7 +90,7 @@ async fn in_a_transaction_an_operator_decides<S: Sql>(service: Service<S>) {
 fn in_memory() -> Service {
     Service::new(
         Idem::builder(MemoryStore::new())
-            .restored_at(backup())
+            .restored_at(restore())
             .build(),
     )
 }
@@ -141,7 +141,7 @@ async fn the_switch_ends_with_the_retention() {
 #[tokio::test]
 async fn by_choice_each_key_waits_for_an_operator() {
     let idem = Idem::builder(MemoryStore::new())
-        .restored_at_for_all_keys(backup())
+        .restored_at_for_all_keys(restore())
         .build();
     let service = Service::new(idem);
     for key in [Key::generate(), Key::generate_v4()] {
@@ -157,7 +157,7 @@ async fn a_record_that_was_restored_is_replayed() {
     let lost = lost();
     let before = Service::new(Idem::new(Arc::clone(&store)));
     before.run(call(&lost, OnCrash::Refuse)).await.unwrap();
-    let idem = Idem::builder(store).restored_at(backup()).build();
+    let idem = Idem::builder(store).restored_at(restore()).build();
     let service = Service::new(idem);
     assert_eq!(service.run(call(&lost, OnCrash::Refuse)).await.unwrap(), 1);
     assert_eq!(service.effects(), 0);
