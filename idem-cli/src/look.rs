@@ -18,8 +18,8 @@ use crate::stdout::{errln, outln};
 use crate::target::{Connection, Handle};
 use crate::{history, search};
 
-/// Time after which a command says why it is slow.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time after which a command shows its progress, or says why it is slow.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn list(connection: &Connection, list: &List) -> anyhow::Result<End> {
     let idem = &connection.idem;

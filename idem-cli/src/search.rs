@@ -1,14 +1,15 @@
 //! Searches that an index answers, or a read of all records that the operator has agreed to.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use idem_runtime::operator::{AgeOrder, Counting, OptionalIndex};
 use idem_runtime::store::{Cursor, Filter, Page, PageRequest};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use crate::input;
+use crate::look::PATIENCE;
 use crate::target::Connection;
 
 /// How a search found its records.
@@ -106,11 +107,17 @@ pub(crate) async fn page(
     mut after: Option<Cursor>,
     limit: u32,
 ) -> anyhow::Result<Page> {
-    let progress = ProgressBar::new_spinner();
-    progress.enable_steady_tick(Duration::from_millis(200));
+    let (begun, progress) = (Instant::now(), ProgressBar::new_spinner());
+    progress.set_draw_target(ProgressDrawTarget::hidden());
+    let mut is_shown = false;
     let (mut records, mut unreadable) = (Vec::new(), Vec::new());
     let mut pages = 0;
     loop {
+        if begun.elapsed() >= PATIENCE && !is_shown {
+            is_shown = true;
+            progress.set_draw_target(ProgressDrawTarget::stderr());
+            progress.enable_steady_tick(Duration::from_millis(200));
+        }
         let missing = limit - u32::try_from(records.len())?;
         let request = PageRequest {
             limit: missing,

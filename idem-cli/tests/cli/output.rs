@@ -12,7 +12,7 @@ use sqlx::SqlitePool;
 use super::{Place, on_letter, request};
 
 /// Arguments of each subcommand on a store with an interrupted letter `order-1`, and the exit code if all is written.
-const COMMANDS: [(&[&str], i32); 29] = [
+const COMMANDS: [(&[&str], i32); 31] = [
     (&["list"], 0),
     (&["list", "--json"], 0),
     (&["list", "--where", "state=interrupted"], 0),
@@ -34,6 +34,18 @@ const COMMANDS: [(&[&str], i32); 29] = [
         &["attempts", "letters.post", "order-1", "--scope", "tenant-3"],
         0,
     ),
+    (
+        &[
+            "find",
+            "order-1",
+            "--scope",
+            "tenant-3",
+            "--operation",
+            "letters.post",
+        ],
+        0,
+    ),
+    (&["export", "--scope", "tenant-3"], 0),
     (&["audit"], 3),
     (&["stats"], 0),
     (&["stats", "--exact", "--json"], 0),

@@ -119,9 +119,12 @@ pub(super) async fn a_key_is_found_with_and_without_its_scope(place: Place) {
             .idem(&["migrate", "--index", index, "--apply"])
             .expect(0, &["created the index"]);
     }
-    place
-        .idem(&["doctor"])
-        .expect(0, &["indexes by key, scope, owner, age"]);
+    // A private server has other problems.
+    let doctor = place.idem(&["doctor"]).out;
+    assert!(
+        doctor.contains("indexes by key, scope, owner, age"),
+        "{doctor}"
+    );
     place
         .idem(&["find", "order-1"])
         .expect(0, &["a/ann", "a/bob", "ab/ann", "by the index `key`"]);

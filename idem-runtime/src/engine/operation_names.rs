@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::key::Operation;
 use crate::store::Store;
@@ -13,6 +13,9 @@ use crate::timing::bounded;
 
 /// Number of names that a handle notes. More of them are names that depend on the call.
 const MAX_NAMES: usize = 1_000;
+/// Time between the first call of an operation and the note of its name: the write delays no call that waits for the first
+/// one, and a process that is stopped right after its claim holds no lock for it.
+const DELAY: Duration = Duration::from_secs(1);
 /// Time after which a name is noted again that could not be noted.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
@@ -44,7 +47,7 @@ impl OperationNames {
         runtime: &Runtime,
     ) {
         if self.is_on && !self.is_noted(operation.as_str()) {
-            self.note(operation.clone(), Arc::clone(store), limit, runtime);
+            self.note(operation.clone(), store, limit, runtime);
         }
     }
 
@@ -61,13 +64,15 @@ impl OperationNames {
     fn note(
         &self,
         operation: Operation,
-        store: Arc<dyn Store>,
+        store: &Arc<dyn Store>,
         limit: Duration,
         runtime: &Runtime,
     ) {
         set(&self.noted, &operation, Some(Instant::now()));
-        let noted = Arc::clone(&self.noted);
+        let (noted, store) = (Arc::clone(&self.noted), Arc::downgrade(store));
         runtime.spawn(async move {
+            sleep(DELAY).await;
+            let Some(store) = store.upgrade() else { return };
             let Some(names) = store.operations() else {
                 return;
             };

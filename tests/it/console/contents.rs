@@ -117,7 +117,7 @@ async fn save_steps(site: &Site, owner: &Owner, names: impl Iterator<Item = Stri
         bytes: format!("\"{}\"", "x".repeat(size)).into_bytes().into(),
     };
     let store = site.idem.store();
-    let saves = futures_util::stream::iter(names).for_each_concurrent(32, |name| {
+    let saves = futures_util::stream::iter(names).for_each_concurrent(8, |name| {
         let payload = &payload;
         async move {
             let steps = store.steps().unwrap();

@@ -107,12 +107,8 @@ async fn a_service_other_than_postgres_is_reported() {
     let imposter = Imposter::saying(b"R\x00\x00\x00\x08\x00\x00\x00\x63").await;
     let error = PostgresStore::connect(&url(&imposter)).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Corrupt, "unreadable");
-    // Looks like the start of a message that never ends.
+    // Begins with the letter by which a server agrees to TLS.
     let imposter = Imposter::saying(b"SSH-2.0-OpenSSH_9.2p1\r\n").await;
     let error = PostgresStore::connect(&url(&imposter)).await.unwrap_err();
-    assert_error(
-        &error,
-        StoreErrorKind::Unavailable,
-        "check the host and port",
-    );
+    assert_error(&error, StoreErrorKind::Other, "correct the port");
 }
