@@ -1,7 +1,6 @@
 //! Commands that only read.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use idem_runtime::operator::text::keys_meant;
 use idem_runtime::operator::{AgeOrder, Explanation};
@@ -17,9 +16,6 @@ use crate::request::{self, Comparison};
 use crate::stdout::{errln, outln};
 use crate::target::{Connection, Handle};
 use crate::{history, search};
-
-/// Time after which a command shows its progress, or says why it is slow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn list(connection: &Connection, list: &List) -> anyhow::Result<End> {
     let idem = &connection.idem;
@@ -134,7 +130,7 @@ async fn slow_without_index<T>(
     let mut look = pin!(look);
     tokio::select! {
         found = &mut look => return found,
-        () = tokio::time::sleep(PATIENCE) => {}
+        () = tokio::time::sleep(search::PATIENCE) => {}
     }
     if search::how(connection, filter).await? == search::How::Scan {
         match connection.database {

@@ -9,8 +9,10 @@ use idem_runtime::store::{Cursor, Filter, Page, PageRequest};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use crate::input;
-use crate::look::PATIENCE;
 use crate::target::Connection;
+
+/// Time after which a command shows its progress, or says why it is slow.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How a search found its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -258,7 +258,7 @@ async fn a_purger_prints_what_it_has_found() {
         }
         if completed + abandoned > 0 {
             expected.push(format!(
-                "DEBUG idem: purged removed={}",
+                "DEBUG idem: purged removed={} forgotten=0",
                 completed + abandoned
             ));
         }

@@ -278,10 +278,10 @@ impl Attempt {
             fencing_token: self.fencing_token,
             at: SystemTime::now(),
             age: Duration::ZERO,
-            payload_for: self.call.replay_for,
+            payload_for: self.call.replay_for(),
             kept_for: Some(
                 self.call
-                    .replay_for
+                    .replay_for()
                     .unwrap_or_else(|| self.call.retention()),
             ),
         }

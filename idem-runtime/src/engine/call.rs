@@ -13,7 +13,7 @@ use super::Engine;
 use super::issue::Issued;
 use super::key_age::{FirstClaimBy, KeyChecks};
 use super::named::NamedFunction;
-use super::prepared::Prepared;
+use super::prepared::{KeyTimes, Prepared};
 use super::progress::Progress;
 use super::step_state::Steps;
 use crate::codec::Codec;
@@ -432,9 +432,12 @@ impl Call {
             by_fingerprint,
             run_unprotected: run_unprotected && key_checks.is_none(),
             recovery_input: inputs.recovery_input,
-            replay_for: inputs.remember.map(|_| inputs.ttl),
-            first_claim_by,
-            key_checks: key_checks.map(Box::new),
+            key_times: KeyTimes {
+                replay_for: inputs.remember.map(|_| inputs.ttl),
+                first_claim_by,
+                checks: key_checks,
+            }
+            .boxed(),
             transactional: inputs.transactional,
             retained: AtomicU64::new(0),
             progress: Progress::default(),

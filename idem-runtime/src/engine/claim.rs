@@ -128,7 +128,7 @@ impl<'o> Claimer<'o> {
     pub(super) fn claim_at_once(&mut self) -> Option<Result<Claimed, Error>> {
         let call = &self.call;
         let store = call.engine.store.immediate()?;
-        if call.recovery_input.is_some() || call.key_checks.is_some() {
+        if call.recovery_input.is_some() || call.key_checks().is_some() {
             return None;
         }
         if let Err(late) = call.check_deadline() {
@@ -282,7 +282,7 @@ impl<'o> Claimer<'o> {
 
     async fn first_claim(&mut self) -> Result<ClaimStage, Error> {
         self.call.check_deadline()?;
-        if let Some(checks) = self.call.key_checks.as_deref().copied() {
+        if let Some(checks) = self.call.key_checks() {
             // Boxed, because few calls have a key to check.
             Box::pin(check_key(checks, &self.call)).await?;
             self.call.check_deadline()?;
@@ -415,7 +415,7 @@ impl<'o> Claimer<'o> {
     /// key learns nothing of the record. The store was asked for the record at `asked_at`.
     fn replay(&mut self, record: &Record, asked_at: Instant) -> Result<Option<Claimed>, Error> {
         self.compare(&record.fingerprint)?;
-        if is_past_replay(record, self.call.replay_for) {
+        if is_past_replay(record, self.call.replay_for()) {
             return Err(Error::Expired);
         }
         self.asked_at = Some(asked_at);

@@ -37,13 +37,8 @@ pub(crate) struct Prepared {
     pub(super) run_unprotected: bool,
     /// Recovery input, saved with the record before the body runs. Boxed, because few calls have one.
     pub(super) recovery_input: Option<Box<Payload>>,
-    /// Time for which outcomes are replayed, if it is shorter than the retention of the record.
-    pub(super) replay_for: Option<Duration>,
-    /// The latest time, by the store's clock, at which the record may have been claimed first.
-    pub(super) first_claim_by: Option<FirstClaimBy>,
-    /// Checks before the claim of a key that may have been used before, without a record that shows it. Boxed, because few
-    /// calls have any.
-    pub(super) key_checks: Option<Box<KeyChecks>>,
+    /// Times of the key beside the retention of its record. Boxed, because few calls have any.
+    pub(super) key_times: Option<Box<KeyTimes>>,
     /// The call's effects and its record are committed together or not at all: there is no lease to renew.
     pub(super) transactional: bool,
     /// Retention in microseconds, if the attempt has changed it; otherwise 0.
@@ -53,11 +48,41 @@ pub(crate) struct Prepared {
     pub(super) metrics: OperationMetrics,
 }
 
+/// Times of a key beside the retention of its record.
+#[derive(Debug)]
+pub(super) struct KeyTimes {
+    /// Time for which outcomes are replayed, if it is shorter than the retention of the record.
+    pub(super) replay_for: Option<Duration>,
+    /// The latest time, by the store's clock, at which the record may have been claimed first.
+    pub(super) first_claim_by: Option<FirstClaimBy>,
+    /// Checks before the claim of a key that may have been used before, without a record that shows it.
+    pub(super) checks: Option<KeyChecks>,
+}
+
+impl KeyTimes {
+    /// The times, if there are any.
+    pub(super) fn boxed(self) -> Option<Box<Self>> {
+        let has_any =
+            self.replay_for.is_some() || self.first_claim_by.is_some() || self.checks.is_some();
+        has_any.then(|| Box::new(self))
+    }
+}
+
 impl Prepared {
+    /// Time for which outcomes are replayed, if it is shorter than the retention of the record.
+    pub(super) fn replay_for(&self) -> Option<Duration> {
+        self.key_times.as_ref()?.replay_for
+    }
+
+    /// Checks before the claim of the key.
+    pub(super) fn key_checks(&self) -> Option<KeyChecks> {
+        self.key_times.as_ref()?.checks
+    }
+
     /// Refuses a record that was first claimed after its key expired or became too old. Later attempts on a record that
     /// was claimed in time are allowed.
     pub(super) fn check_first_claim(&self, first_claimed_at: Timestamp) -> Result<(), Error> {
-        match self.first_claim_by {
+        match self.key_times.as_ref().and_then(|it| it.first_claim_by) {
             Some(FirstClaimBy::Issued(until)) if first_claimed_at > until => {
                 Err(InvalidKey::Expired.into())
             }
@@ -69,7 +94,7 @@ impl Prepared {
     /// The store that drops the payload of this call's outcome before its record expires, and the time for which it keeps
     /// the payload.
     pub(super) fn forgetting(&self) -> Option<(&dyn ForgettingStore, Duration)> {
-        let replay_for = self.replay_for?;
+        let replay_for = self.replay_for()?;
         Some((self.engine.store.forgetting()?, replay_for))
     }
 

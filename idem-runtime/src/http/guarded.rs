@@ -101,7 +101,8 @@ where
                     Ok(Admission::Guarded(body)) => return pass(inner, parts, body).await,
                     Err(refusal) => return Ok(config.refuse(refusal)),
                 };
-            let key = call.scoped_key();
+            // Boxed, because it is part of the future until the call has ended.
+            let key = call.scoped_key().map(Box::new);
             let claiming = typed::enter(
                 typed::handle(&config.idem),
                 call,
@@ -109,14 +110,17 @@ where
                     |value: &FinalResponse<ResBody>, _, limit| {
                         stored::encode(value.encoded.as_deref(), limit)
                     },
-                    |payload| stored::decode(payload).map(FinalResponse::replayed),
-                    |value, kept_for| set_ttl(value.response.headers_mut(), kept_for),
+                    |payload, kept_for| {
+                        let mut value = stored::decode(payload).map(FinalResponse::replayed)?;
+                        set_ttl(value.response.headers_mut(), kept_for);
+                        Ok(value)
+                    },
                 ),
                 ErrorCodec::none(),
             );
             let mut running = match claim(claiming, &switch).await {
                 Ok(running) => running,
-                Err(outcome) => return answer(outcome, || config.record_of(key?)),
+                Err(outcome) => return answer(outcome, || config.record_of(*key?)),
             };
             let attempt = running.attempt();
             let record = attempt.record_id();

@@ -105,7 +105,7 @@ impl Claimer<'_> {
             }
             Phase::Ended(ended) => {
                 self.compare(&ended.fingerprint)?;
-                if is_over(ended.age, ended.payload_for, self.call.replay_for) {
+                if is_over(ended.age, ended.payload_for, self.call.replay_for()) {
                     return Err(Error::Expired);
                 }
                 Ok(WaiterAction::Replay(Arc::clone(ended)))

@@ -203,7 +203,7 @@ impl<'c, S: TransactionalStore> HeldTransaction<'c, S> {
         let connection = &mut *self.transaction;
         interference.before(call, Some(connection)).await?;
         let (transaction, owner) = (&mut self.transaction, &self.owner);
-        let written = match attempt.call().replay_for {
+        let written = match attempt.call().replay_for() {
             None => {
                 let completed = self.store.complete_in(transaction, owner, outcome);
                 bounded(limit, Box::pin(completed)).await?

@@ -223,7 +223,7 @@ impl<T, E> RunningCall<T, E> {
         let ended = match read.instrument(self.context.report.span.clone()).await {
             Ok(Some(record)) => {
                 match fingerprint::matches(&record.fingerprint, &call.digest, &engine.secrets) {
-                    Ok(true) if is_past_replay(&record, call.replay_for) => {
+                    Ok(true) if is_past_replay(&record, call.replay_for()) => {
                         return self.context.refuse(Error::Expired);
                     }
                     Ok(true) => SharedOutcome::of(&record),

@@ -16,9 +16,8 @@ use crate::record::{Outcome, Payload};
 /// follow-up errors.
 pub struct ValueCodec<T> {
     encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
-    decode: fn(&Payload) -> Result<T, DecodeError>,
-    /// Tells a replayed value for how long it is kept.
-    replayed: fn(&mut T, Option<Duration>),
+    /// Decodes a value that is kept for this time.
+    decode: fn(&Payload, Option<Duration>) -> Result<T, DecodeError>,
 }
 
 impl<T> ValueCodec<T> {
@@ -29,23 +28,17 @@ impl<T> ValueCodec<T> {
     {
         Self {
             encode: |value, codec, limit| codec.encode(value, limit),
-            decode: codec::decode,
-            replayed: |_, _| {},
+            decode: |payload, _| codec::decode(payload),
         }
     }
 
-    /// Encodes values with these functions. The last one tells a replayed value for how long it is kept.
+    /// Encodes values with these functions. The last one is told for how long the value is kept.
     #[cfg(feature = "http")]
     pub(crate) const fn by(
         encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
-        decode: fn(&Payload) -> Result<T, DecodeError>,
-        replayed: fn(&mut T, Option<Duration>),
+        decode: fn(&Payload, Option<Duration>) -> Result<T, DecodeError>,
     ) -> Self {
-        Self {
-            encode,
-            decode,
-            replayed,
-        }
+        Self { encode, decode }
     }
 }
 
@@ -114,11 +107,11 @@ impl<T, E> Codecs<T, E> {
     pub(super) fn decode(&self, ended: &SharedOutcome) -> Result<Result<T, E>, Error> {
         match (&ended.outcome, &self.errors.stored) {
             (Outcome::Completed(payload), _) => {
-                let mut value = (self.values.decode)(payload)?;
-                (self.values.replayed)(&mut value, ended.kept_for);
-                Ok(Ok(value))
+                Ok(Ok((self.values.decode)(payload, ended.kept_for)?))
             }
-            (Outcome::Failed(payload), Some(errors)) => Ok(Err((errors.decode)(payload)?)),
+            (Outcome::Failed(payload), Some(errors)) => {
+                Ok(Err((errors.decode)(payload, ended.kept_for)?))
+            }
             (Outcome::Failed(_), None) => Err(DecodeError::new(
                 "an error is stored, but the function no longer names it under `replay_err`",
             )
