@@ -127,14 +127,7 @@ async fn a_key_is_found_in_every_operation_of_the_service(store: Arc<dyn Store>)
     }
     // The names are written in the background.
     let noted = async || idem.records().operations().await.unwrap();
-    let all = async {
-        while noted().await.len() < 3 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), all)
-        .await
-        .expect("the operations were not noted");
+    idem_tests::until(async || noted().await.len() == 3).await;
     let names: Vec<_> = noted().await;
     let names: Vec<_> = names
         .iter()

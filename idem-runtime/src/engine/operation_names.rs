@@ -15,7 +15,7 @@ use crate::timing::bounded;
 const MAX_NAMES: usize = 1_000;
 /// Time between the first call of an operation and the note of its name: the write delays no call that waits for the first
 /// one, and a process that is stopped right after its claim holds no lock for it.
-const DELAY: Duration = Duration::from_secs(1);
+const DELAY: Duration = Duration::from_secs(10);
 /// Time after which a name is noted again that could not be noted.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
