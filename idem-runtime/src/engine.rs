@@ -30,6 +30,10 @@ mod erasure;
 mod give_back;
 mod idem;
 mod install;
+#[cfg_attr(
+    not(feature = "testing"),
+    expect(dead_code, unreachable_pub, reason = "only tests read what it is told")
+)]
 pub(crate) mod interference;
 mod issue;
 mod key_age;

@@ -93,7 +93,7 @@ mod testing {
 /// No interference: only tests interfere.
 #[cfg(not(feature = "testing"))]
 #[derive(Debug, Default)]
-pub(super) struct Interferes;
+pub(super) struct Interferes(());
 
 #[cfg(not(feature = "testing"))]
 impl Interferes {

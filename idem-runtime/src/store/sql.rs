@@ -100,13 +100,12 @@ pub(super) use transaction::{Ended, InTransaction, Manager, transactions};
 pub(super) use transitions::read_current;
 #[cfg(feature = "postgres")]
 pub(super) use transitions::release;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) use transitions::resolve;
 pub(super) use transitions::{
-    Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete, complete_as, get,
-    interrupt, note_replay, now, renew, save_new_step, take_over, take_over_query,
-    too_many_conflicts,
+    Backend, MAX_CONFLICTS, SqlStore, attempts, claim, claim_query, complete_as, get, interrupt,
+    note_replay, now, renew, save_new_step, take_over, take_over_query, too_many_conflicts,
 };
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) use transitions::{complete, resolve};
 
 #[cfg(feature = "testing")]
 pub use undo::undo;
