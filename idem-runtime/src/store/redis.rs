@@ -328,7 +328,7 @@ impl RedisStore {
     /// records. Connections are made again whenever they are lost or do not answer, and follow the cluster when it
     /// changes. The first connection may take five seconds.
     ///
-    /// [TLS](Self::connect#tls) is used if the URLs begin with `rediss://`. Certificates that one URL names are used for all
+    /// [TLS](Self::connect) is used if the URLs begin with `rediss://`. Certificates that one URL names are used for all
     /// nodes. Each node must have a certificate for the address or name under which the cluster announces it
     /// (`cluster-preferred-endpoint-type`).
     ///
@@ -355,7 +355,7 @@ impl RedisStore {
     /// servers. The URLs of the sentinels have their own user and password, the same for all sentinels. Name all sentinels:
     /// some of them may be down.
     ///
-    /// [TLS](Self::connect#tls) is used for the servers if `primary` begins with `rediss://`, and for the sentinels by their
+    /// [TLS](Self::connect) is used for the servers if `primary` begins with `rediss://`, and for the sentinels by their
     /// own URLs. Sentinels use the certificates that `primary` names, unless one of their URLs names others. Each server must
     /// have a certificate for the address or name that the sentinels announce (`sentinel announce-hostnames`).
     ///
