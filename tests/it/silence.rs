@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
+use idem_runtime::advanced::RunOptions;
 use idem_runtime::conformance::faults::{FaultStore, Op};
 use idem_runtime::operator::{OperatorStore, Severity};
-use idem_runtime::{Call, Error, Idem, RedisStore, Store};
+use idem_runtime::{Attempt, Call, Error, Idem, RedisStore, Store};
 use idem_tests::claims::{claim, own};
 use idem_tests::on_stores;
 use idem_tests::places::{Backend as _, Place};
@@ -133,43 +134,50 @@ async fn sessions_of_statements_that_were_cut_off_are_bounded<S: Sql>(line: Line
     line.call("second").await.unwrap();
 }
 
-/// What a call says that waits for a connection for longer than it may.
-async fn fails_on<S: Sql>(pool: &S::Pool) -> String {
+/// What calls say that wait for a connection for longer than they may: a leased one, and one in a transaction.
+async fn fail_on<S: Sql>(pool: &S::Pool) -> [String; 2] {
     let short = Duration::from_millis(200);
     let idem = Idem::builder(S::over(pool))
         .store_timeout(short)
         .store_patience(short)
         .build();
-    let call = Call::new("silence.call", "no answer", "request", TTL);
-    let answer = idem.run(call, async || Ok::<_, Error>(())).await;
-    let error = answer.unwrap_err();
-    assert!(error.is_retryable(), "{error:?}");
-    format!("{error:?}")
+    let call = |key| Call::new("silence.call", key, "request", TTL);
+    let leased = idem.run(call("leased"), async || Ok::<_, Error>(()));
+    let body = async |_: &mut S::Connection, _: Attempt| Ok::<_, Error>(());
+    let transactional = idem.run_in_transaction(call("tx"), RunOptions::new(), body);
+    [leased.await, transactional.await].map(|answer| {
+        let error = answer.unwrap_err();
+        assert!(error.is_retryable(), "{error:?}");
+        format!("{error:?}")
+    })
 }
 
 async fn a_call_without_an_answer_says_what_it_waited_for<S: Sql>(line: Line<S>) {
     let all = try_join_all((0..POOL).map(|_| S::acquire(&line.pool)));
     let held = all.await.unwrap();
-    let said = fails_on::<S>(&line.pool).await;
-    assert!(
-        said.contains("all 16 connections of the pool are in use"),
-        "{said}"
-    );
+    for said in fail_on::<S>(&line.pool).await {
+        assert!(
+            said.contains("all 16 connections of the pool are in use"),
+            "{said}"
+        );
+    }
     drop(held);
 
     let (proxy, nowhere) = through_proxy(&S::any(&line.past).url()).await;
     drop(proxy);
     let pool = S::pool_without_pings(&S::options_at(&nowhere).unwrap(), POOL);
-    let said = fails_on::<S>(&pool).await;
-    assert!(said.contains("no connection could be opened"), "{said}");
+    for said in fail_on::<S>(&pool).await {
+        assert!(said.contains("no connection could be opened"), "{said}");
+    }
 
     // A server that is only silent gives no such reason.
     line.proxy.silence();
-    let said = fails_on::<S>(&line.pool).await;
-    assert!(
-        said.contains("no answer") && !said.contains("connection"),
-        "{said}"
-    );
+    for said in fail_on::<S>(&line.pool).await {
+        assert!(
+            said.contains("no answer") && !said.contains("connection"),
+            "{said}"
+        );
+    }
 }
 
 /// The server counts the minute, so this test waits for it.

@@ -9,11 +9,11 @@ use super::send::wait_for_admission;
 use super::{ClaimStage, Claimer};
 use crate::engine::admission::Permit;
 use crate::engine::prepared::Prepared;
-use crate::error::{Error, StoreError, StoreErrorKind};
+use crate::error::{Error, StoreError};
 use crate::metrics::Timed;
 use crate::record::Observation;
 use crate::store::{ClaimInTransaction, ClaimOutcome, ClaimRequest};
-use crate::timing::{Retries, bounded, later};
+use crate::timing::{Retries, later, within};
 
 /// Claims in a transaction. The transaction stays open if the claim is granted.
 pub(in crate::engine) trait TransactionClaim: Send {
@@ -85,8 +85,9 @@ async fn send(
         let sent_at = now.take().unwrap_or_else(Instant::now);
         let first_sent_at = *first_sent_at.get_or_insert(sent_at);
         let timer = || call.metrics.start_at(Timed::Claim, first_sent_at);
-        let claim = transaction.claim(observed, request);
-        match bounded(call.time_left(policy.store_timeout), claim).await {
+        let limit = call.time_left(policy.store_timeout);
+        let claim = within(limit, transaction.claim(observed, request)).await;
+        match claim.unwrap_or_else(|| Err(call.engine.no_answer(limit))) {
             Ok(answer) => {
                 timer().stop();
                 if let Some(permit) = permit {
@@ -103,10 +104,7 @@ async fn send(
                 timer().stop();
                 return Err(error.into());
             }
-            Err(mut error) => {
-                if error.kind() == StoreErrorKind::Timeout {
-                    error = call.engine.no_answer(policy.store_timeout);
-                }
+            Err(error) => {
                 drop(permit);
                 if let Err(late) = call.check_deadline() {
                     timer().stop();
