@@ -25,7 +25,7 @@ pub(in crate::store) async fn erase_in(
     let mut gone: BTreeSet<_> = records.iter().map(|it| it.id).collect();
     let ids = json(gone.iter().copied());
     let locked = on.read(statements.lock_all.query().text(&*ids)).await?;
-    let (mut free, mut found) = (Vec::new(), 0);
+    let (mut free, mut found) = (BTreeSet::new(), 0);
     for row in &locked {
         found += 1;
         let id = record_id(&row.bytes(0).map_err(unreadable)?)?;
@@ -34,9 +34,9 @@ pub(in crate::store) async fn erase_in(
         // The fencing floor was raised for the records as they were read.
         let was_read = Some(row.number(1).map_err(unreadable)?) <= highest;
         match was_read && !is_running {
-            true => free.push(id),
-            false => drop(gone.remove(&id)),
-        }
+            true => free.insert(id),
+            false => gone.remove(&id),
+        };
     }
     if found < records.len() {
         // The others do not exist, or somebody holds them.

@@ -124,6 +124,16 @@ impl Window {
         })
     }
 
+    /// All rows after this id, for statements in the order of an index, whose cursors are not ids.
+    fn in_index(filter: &Filter, page: &PageRequest, after: Vec<u8>) -> Result<Self, StoreError> {
+        let first = PageRequest {
+            after: None,
+            ..*page
+        };
+        let window = Self::without_end(filter, &first)?;
+        Ok(Self { after, ..window })
+    }
+
     async fn of<B: Backend>(
         backend: &B,
         filter: &Filter,
@@ -211,6 +221,30 @@ impl Window {
         };
         let (items, unreadable) = Unreadable::sort(names.into_iter().zip(rows.iter().map(item)))?;
         Ok((items, unreadable, next))
+    }
+
+    /// Reads the rows of a page in the order of an index. `value` reads the value by which the index finds a row.
+    fn page_in_index<B: Backend>(
+        &self,
+        rows: &[B::Row],
+        filter: &Filter,
+        value: impl Fn(&B::Row) -> Result<String, StoreError>,
+    ) -> Result<Page, StoreError> {
+        let names = names(rows, self.limit, B::RECORD_COLUMNS + 2)?;
+        let next = match names.last() {
+            Some(last) if rows.len() > self.limit => {
+                Some(cursor_in_index(&value(&rows[self.limit - 1])?, last))
+            }
+            _ => None,
+        };
+        let record = |row: &B::Row| listed::<B>(row, filter);
+        let (records, unreadable) =
+            Unreadable::sort(names.into_iter().zip(rows.iter().map(record)))?;
+        Ok(Page {
+            records,
+            unreadable,
+            next,
+        })
     }
 }
 
@@ -376,17 +410,9 @@ async fn list_inner_scopes<S: SqlStore>(
     let by_index = SearchStatements::of(store, OptionalIndex::Scope);
     let scope = inner.strip_suffix('/').unwrap_or(inner);
     let (value, id) = position_in_index(page)?.unwrap_or_else(|| (scope.to_owned(), Vec::new()));
-    let mut window = Window::without_end(
-        filter,
-        &PageRequest {
-            after: None,
-            ..*page
-        },
-    )?;
-    window.after = id;
+    let window = Window::in_index(filter, page, id)?;
     // The character after the separator.
     let end = format!("{scope}0");
-    let record = |row: &S::Row| listed::<S>(row, filter);
     let is_own = value == scope;
     let rows = match is_own {
         true => {
@@ -399,22 +425,15 @@ async fn list_inner_scopes<S: SqlStore>(
             store.read(query.text(&*value).text(&*end)).await?
         }
     };
-    let names = names(&rows, window.limit, S::RECORD_COLUMNS + 2)?;
-    let next = match (rows.len() > window.limit, names.last()) {
-        (true, Some(last)) => {
-            let row = &rows[window.limit - 1];
-            let value = row.text(S::RECORD_COLUMNS + 3).map_err(unreadable)?;
-            Some(cursor_in_index(value, last))
-        }
-        _ if is_own => Some(cursor_in_index(inner, "")),
-        _ => None,
+    let scope_of = |row: &S::Row| {
+        let scope = row.text(S::RECORD_COLUMNS + 3).map_err(unreadable)?;
+        Ok(scope.to_owned())
     };
-    let (records, unreadable) = Unreadable::sort(names.into_iter().zip(rows.iter().map(record)))?;
-    Ok(Page {
-        records,
-        unreadable,
-        next,
-    })
+    let mut page = window.page_in_index::<S>(&rows, filter, scope_of)?;
+    if is_own && page.next.is_none() {
+        page.next = Some(cursor_in_index(inner, ""));
+    }
+    Ok(page)
 }
 
 /// Lists records by their age, by the index of ages.
@@ -429,13 +448,6 @@ pub(super) async fn list_by_age<S: SqlStore>(
         true => SearchStatements::of(store, OptionalIndex::Age),
         false => SearchStatements::descending(store, OptionalIndex::Age),
     };
-    let mut window = Window::without_end(
-        filter,
-        &PageRequest {
-            after: None,
-            ..*page
-        },
-    )?;
     let now = super::now(store).await?.as_micros();
     // One more on each side: the range excludes its ends.
     let earliest = filter.newer_than.map_or(i64::MIN, |age| {
@@ -448,32 +460,21 @@ pub(super) async fn list_by_age<S: SqlStore>(
         true => (earliest, latest),
         false => (latest, earliest),
     };
-    let begin = match position_in_index(page)? {
-        None => first,
+    let (begin, after) = match position_in_index(page)? {
+        None => (first, Vec::new()),
         Some((value, id)) => {
-            window.after = id;
-            value.parse().map_err(|_| corrupt("first_claimed_at"))?
+            let begin = value.parse().map_err(|_| corrupt("first_claimed_at"))?;
+            (begin, id)
         }
     };
+    let window = Window::in_index(filter, page, after)?;
     let query = window.query(&by_index.list_range, filter);
     let rows = store.read(query.number(begin).number(last)).await?;
-    let names = names(&rows, window.limit, S::RECORD_COLUMNS + 2)?;
-    let record = |row: &S::Row| listed::<S>(row, filter);
-    let mut next = None;
-    if rows.len() > window.limit
-        && let Some(last) = names.last()
-    {
-        let value = rows[window.limit - 1]
-            .number(S::RECORD_COLUMNS + 4)
-            .map_err(unreadable)?;
-        next = Some(cursor_in_index(&value.to_string(), last));
-    }
-    let (records, unreadable) = Unreadable::sort(names.into_iter().zip(rows.iter().map(record)))?;
-    Ok(Page {
-        records,
-        unreadable,
-        next,
-    })
+    let age_of = |row: &S::Row| {
+        let first_claimed_at = row.number(S::RECORD_COLUMNS + 4).map_err(unreadable)?;
+        Ok(first_claimed_at.to_string())
+    };
+    window.page_in_index::<S>(&rows, filter, age_of)
 }
 
 /// Returns true if this optional index exists and is complete.
