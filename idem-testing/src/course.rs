@@ -152,6 +152,34 @@ async fn settle<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     unreachable!("the last of the three calls returns")
 }
 
+/// The finding that two calls of the closure make different requests.
+fn request_changes(first: &Call<'_>, second: &Call<'_>) -> Option<(Finding, String)> {
+    let members = canonical::differences(first.form.as_ref()?, second.form.as_ref()?);
+    let detail = || {
+        let members = members.join("`, `");
+        format!("`{members}` differs between two calls of the closure")
+    };
+    (!members.is_empty()).then(|| (Finding::RequestChanges, detail()))
+}
+
+fn key_changes() -> (Finding, String) {
+    let detail = "the second call asks for another record than the first one";
+    (Finding::KeyChanges, detail.to_owned())
+}
+
+/// True if two calls ask for one record. `records` is the number of records after the first one.
+async fn asks_for_one_record<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
+    world: &World<'_, 'a, P, T, E>,
+    first: &Call<'_>,
+    second: &Call<'_>,
+    records: usize,
+) -> Result<bool, Problem> {
+    match (first.id, second.id) {
+        (Some(one), Some(other)) => Ok(one == other),
+        _ => Ok(world.records().await?.len() == records),
+    }
+}
+
 async fn again<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     world: &World<'_, 'a, P, T, E>,
     baseline: &Baseline,
@@ -162,21 +190,12 @@ async fn again<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     let records = world.records().await?.len();
     let mut second = world.begin(&one);
     let second_answer = world.run(&mut second).await.unwrap_or_else(Answer::hung);
-    let is_same_record = match (first.id, second.id) {
-        (Some(one), Some(other)) => one == other,
-        _ => world.records().await?.len() == records,
-    };
-    if let (Some(one), Some(other)) = (&first.form, &second.form) {
-        let members = canonical::differences(one, other);
-        if !members.is_empty() {
-            let members = members.join("`, `");
-            let detail = format!("`{members}` differs between two calls of the closure");
-            return Ok(vec![(Finding::RequestChanges, detail)]);
-        }
+    let is_same_record = asks_for_one_record(world, &first, &second, records).await?;
+    if let Some(changed) = request_changes(&first, &second) {
+        return Ok(vec![changed]);
     }
     if !is_same_record {
-        let detail = "the second call asks for another record than the first one".to_owned();
-        return Ok(vec![(Finding::KeyChanges, detail)]);
+        return Ok(vec![key_changes()]);
     }
     let mut third = world.begin(&other);
     let third_answer = world.run(&mut third).await.unwrap_or_else(Answer::hung);
@@ -214,17 +233,11 @@ async fn later<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     let other = world.process();
     let mut second = world.begin(&other);
     let second_answer = world.run(&mut second).await.unwrap_or_else(Answer::hung);
-    if let (Some(one), Some(other)) = (&first.form, &second.form) {
-        let members = canonical::differences(one, other);
-        if !members.is_empty() {
-            let members = members.join("`, `");
-            let detail = format!("`{members}` differs between two calls of the closure");
-            return Ok(vec![(Finding::RequestChanges, detail)]);
-        }
+    if let Some(changed) = request_changes(&first, &second) {
+        return Ok(vec![changed]);
     }
     if first.id != second.id {
-        let detail = "the second call asks for another record than the first one".to_owned();
-        return Ok(vec![(Finding::KeyChanges, detail)]);
+        return Ok(vec![key_changes()]);
     }
     let is_rerun = generations == 2 && first_answer.is_ok() && second_answer.is_ok();
     if world.check.same_result && is_rerun && first_answer.words != second_answer.words {
@@ -258,10 +271,7 @@ async fn other<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     let records = world.records().await?.len();
     let mut second = world.begin_other(&process, function);
     let answer = world.run(&mut second).await.unwrap_or_else(Answer::hung);
-    let is_same_record = match (first.id, second.id) {
-        (Some(one), Some(other)) => one == other,
-        _ => world.records().await?.len() == records,
-    };
+    let is_same_record = asks_for_one_record(world, &first, &second, records).await?;
     if schedule == Schedule::OtherCall {
         let same = (Finding::SameKey, "both calls ask for one record".to_owned());
         return Ok(if is_same_record { vec![same] } else { vec![] });
