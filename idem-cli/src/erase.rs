@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use idem_runtime::operator::ErasedScope;
-use idem_runtime::record::RecordState;
 use idem_runtime::store::{Filter, ScopeFilter};
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -91,11 +90,8 @@ async fn erase_scope(connection: &Connection, erase: &Erase) -> anyhow::Result<E
 /// Counts what an erasure would delete.
 async fn count(connection: &Connection, filter: &Filter, as_json: bool) -> anyhow::Result<End> {
     let found = search::page(connection, filter, None, None, u32::MAX).await?;
-    let is_running = |state| state == RecordState::Running;
-    let running = found.records.iter().map(|it| &it.record);
-    let running = running
-        .filter(|it| is_running(it.state) && !it.is_lapsed())
-        .count();
+    let records = found.records.iter();
+    let running = records.filter(|it| it.record.has_live_owner()).count();
     let records = found.records.len() - running;
     match as_json {
         true => output::print_json(&json!({ "records": records, "running": running })),

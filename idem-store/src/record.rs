@@ -406,6 +406,11 @@ impl Record {
         self.state == RecordState::Running && self.lease_until <= self.read_at
     }
 
+    /// True if the record is RUNNING and its lease is valid: its owner may be at work.
+    pub fn has_live_owner(&self) -> bool {
+        self.state == RecordState::Running && !self.is_lapsed()
+    }
+
     /// True if the record has neither an outcome nor an owner with a valid lease: it is lapsed or INTERRUPTED. It may be
     /// taken over, or resolved by an operator.
     pub fn is_stuck(&self) -> bool {

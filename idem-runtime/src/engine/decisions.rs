@@ -137,12 +137,11 @@ pub(super) enum OnPoll {
 
 /// Decides what a call does after it has read the record that it waits for.
 pub(super) fn on_poll(record: &Record, own: ClaimId) -> OnPoll {
-    let is_running = record.state == RecordState::Running;
-    if is_running && record.claim_id == Some(own) {
+    if record.state == RecordState::Running && record.claim_id == Some(own) {
         // A claim that this call had given up on was granted after all: claiming again finds it.
         return OnPoll::Claim;
     }
-    if is_running && !record.is_lapsed() {
+    if record.has_live_owner() {
         return OnPoll::Wait;
     }
     if record.is_expired() || record.state == RecordState::Released {

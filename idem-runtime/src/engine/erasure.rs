@@ -4,7 +4,7 @@ use super::Engine;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::key::RecordId;
 use crate::random;
-use crate::record::{Observation, RecordState};
+use crate::record::Observation;
 use crate::store::{
     Cursor, Erasure, ErasureStore, Filter, ManualChange, PageRequest, ScopeFilter, Unreadable,
 };
@@ -157,13 +157,10 @@ impl<'a> ScopeErasure<'a> {
         let request = PageRequest { limit, after };
         let page = self.engine.store.list(&filter, &request);
         let page = bounded(self.engine.policy.store_timeout, page).await?;
-        let is_running = |record: &crate::record::Record| {
-            record.state == RecordState::Running && !record.is_lapsed()
-        };
         let mut running = Vec::new();
         let mut free: Vec<Observation> = Vec::new();
         for listed in &page.records {
-            match is_running(&listed.record) {
+            match listed.record.has_live_owner() {
                 true => running.push(listed.record.id),
                 false => free.push(listed.record.observation()),
             }

@@ -91,8 +91,8 @@ impl<'a> Records<'a> {
     }
 
     /// Finds a key of this scope in every operation whose name the store has noted, by one read for each: also the records
-    /// that have expired and are not purged yet. The processes of a service note the names of their operations at the first
-    /// call. No index is needed.
+    /// that have expired and are not purged yet. The processes of a service note the name of an operation ten seconds after
+    /// its first call; one that ends sooner notes none. No index is needed.
     ///
     /// To find a key in any scope, [list](Self::list) the records with [`Filter::key`].
     ///

@@ -175,7 +175,7 @@ pub fn resolve<'a>(
 ) -> Resolved {
     let At { record, latest } = record.into();
     let may = match resolution {
-        Resolution::Erase => record.state != RecordState::Running || record.is_lapsed(),
+        Resolution::Erase => !record.has_live_owner(),
         _ => record.is_stuck(),
     };
     if !may || record.observation() != *observed {

@@ -163,7 +163,7 @@ impl RecoverySearch {
             bounded(limit, store.forget(input)).await?;
             return Ok(false);
         };
-        if record.state == RecordState::Running && !record.is_lapsed() {
+        if record.has_live_owner() {
             let left = record.lease_until.since(record.read_at);
             bounded(limit, store.postpone(input, left)).await?;
             return Ok(false);

@@ -243,7 +243,7 @@ impl Shard {
     pub(super) fn erase(&mut self, id: &RecordId, now: Timestamp) -> Option<bool> {
         let slot = self.slots.get_mut(id)?;
         slot.record.read_at = now;
-        if slot.record.state == RecordState::Running && !slot.record.is_lapsed() {
+        if slot.record.has_live_owner() {
             return Some(false);
         }
         self.fencing_floor = self.fencing_floor.max(Some(slot.record.fencing_token));
@@ -252,8 +252,8 @@ impl Shard {
         Some(true)
     }
 
-    /// Removes expired records, marks abandoned ones as interrupted, and drops payloads whose time is over. `budget` is the number of entries that it may
-    /// still examine. `now` may be earlier than the time of the clock.
+    /// Removes expired records, marks abandoned ones as interrupted, and drops payloads whose time is over. `budget` is the
+    /// number of entries that it may still examine. `now` may be earlier than the time of the clock.
     pub(super) fn purge(&mut self, now: Timestamp, budget: &mut u32) -> Purged {
         let mut purged = Purged::default();
         while *budget > 0
