@@ -119,6 +119,10 @@ impl Interferes {
 }
 
 /// Undoes a transaction. This build knows no database.
+///
+/// # Errors
+///
+/// Never.
 #[cfg(all(
     feature = "testing",
     not(any(feature = "sqlite", feature = "postgres", feature = "mysql"))
