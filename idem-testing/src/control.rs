@@ -67,6 +67,8 @@ pub(crate) struct Seen {
     pub(crate) failures: Vec<(StoreMethod, Failure)>,
     pub(crate) crashed: Vec<ClaimId>,
     disturbance: Option<(u32, Disturbance)>,
+    /// The last claim in a transaction found the record taken.
+    pub(crate) is_taken: bool,
     /// Disturbance of the call in a transaction that is under way.
     in_transaction: Option<Disturbance>,
     away_from: Option<u32>,
@@ -333,6 +335,9 @@ impl Control {
     }
 
     fn note_in_transaction(&self, call: TransactionCall<'_>, took_effect: bool) {
+        if let TransactionCall::Claim(_) = call {
+            self.seen().is_taken = !took_effect;
+        }
         match (call, took_effect) {
             (TransactionCall::Claim(claim), true) => self.note(format_args!(
                 "claims {} in a transaction",

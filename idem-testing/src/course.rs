@@ -1,7 +1,7 @@
 //! The courses of events of the schedules.
 
 use std::fmt::Debug;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use idem_runtime::key::RecordId;
 use idem_runtime::record::RecordState;
@@ -134,7 +134,11 @@ pub(crate) async fn disturbed<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     judge::effects(world, &last, baseline, expected).await
 }
 
-/// Makes undisturbed calls in new processes until one succeeds: three at most.
+/// Time in which a database must end a transaction whose connection was dropped.
+const END_OF_A_TRANSACTION: Duration = Duration::from_secs(30);
+
+/// Makes undisturbed calls in new processes until one succeeds: three at most, beside those that found the record held by a
+/// transaction that the database had not ended yet.
 async fn settle<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     world: &World<'w, 'a, P, T, E>,
     baseline: &Baseline,
@@ -143,7 +147,16 @@ async fn settle<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
         world.pass_lease().await?;
         let process = world.process();
         let mut call = world.begin(&process);
-        let answer = world.run(&mut call).await.unwrap_or_else(Answer::hung);
+        let mut answer = world.run(&mut call).await.unwrap_or_else(Answer::hung);
+        let begun_at = Instant::now();
+        while !answer.is_ok()
+            && begun_at.elapsed() < END_OF_A_TRANSACTION
+            && world.is_held(&process.control).await?
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            call = world.begin(&process);
+            answer = world.run(&mut call).await.unwrap_or_else(Answer::hung);
+        }
         if answer.is_ok() || !baseline.answer.is_ok() || left == 0 {
             world.idle().await;
             return Ok((call, answer));

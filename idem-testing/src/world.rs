@@ -345,6 +345,18 @@ impl<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a> World<'w, 'a, P, T, E> {
         Ok(record.map(|record| record.state))
     }
 
+    /// Returns true if an open transaction holds the record that this process asked for last. A database may notice only
+    /// later that the connection of such a transaction is gone.
+    pub(crate) async fn is_held(&self, control: &Control) -> Result<bool, String> {
+        let is_taken = !self.is_paused() && control.seen().is_taken;
+        let Some(id) = control.first_id().filter(|_| is_taken) else {
+            return Ok(false);
+        };
+        // What the transaction has written is not visible.
+        let state = self.state(id).await?;
+        Ok(state.is_none_or(|state| state == RecordState::Released))
+    }
+
     /// Waits until a lease that nobody renews has ended.
     pub(crate) async fn pass_lease(&self) -> Result<(), String> {
         if self.is_lapsed.replace(true) {

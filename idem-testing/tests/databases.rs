@@ -295,3 +295,35 @@ async fn forwarded(State(bank): State<Provider>, headers: HeaderMap) -> Result<S
     let receipt = bank.send(key, "charge").await;
     Ok(receipt.map_err(|_| StatusCode::BAD_GATEWAY)?.to_string())
 }
+
+#[idempotent(key = order, ttl = "24h", name = "d.late", store = idem, tx = tx)]
+async fn place_slowly(idem: &Idem<PostgresStore>, order: &str) -> Result<(), Fail> {
+    let insert = sqlx::query("INSERT INTO orders VALUES ($1)").bind(order);
+    insert.execute(&mut *tx).await?;
+    // If the call is dropped here, the server undoes its transaction when this has ended.
+    sqlx::query("SELECT pg_sleep(0.3)")
+        .execute(&mut *tx)
+        .await?;
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs PostgreSQL: `cargo xtask test testing` runs it"]
+fn a_transaction_that_ends_late_is_waited_for() {
+    let database = || {
+        fresh_postgres().effects(async |store: &PostgresStore| {
+            let orders = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM orders");
+            Ok::<_, AnyError>(orders.fetch_one(store.pool()).await?.unsigned_abs())
+        })
+    };
+    for poll in 2..=6 {
+        let check = check_on(database(), async |idem| {
+            place_slowly(&idem, "order-1").await
+        });
+        let report = check.only(&format!("dropped after poll {poll}")).report();
+        assert!(
+            report.findings.is_empty() && report.problem.is_none(),
+            "{report}"
+        );
+    }
+}
