@@ -6,9 +6,11 @@ use idem_runtime::error::{StoreError, StoreErrorKind};
 use idem_tests::{on_stores, places};
 
 use self::defective::{Defect, End, defective};
+use self::one_commit::{Claims, one_commit};
 use super::places::{Database, Orders};
 
 mod defective;
+mod one_commit;
 
 on_stores! { [transactions] Database::open: every_rule_of_transactions_is_kept }
 
@@ -103,4 +105,31 @@ async fn a_case_of_transactions_that_cannot_decide_is_repeated_twice() {
     let failed = run(Defect::FailsAtFirst(3)).await.unwrap_err();
     let found = (failed.violations.len(), failed.inconclusive.len());
     assert_eq!((found, failed.passed), ((0, 1), 12), "{failed}");
+}
+
+/// Names of the cases that a store on a backend with one commit does not pass.
+async fn broken(claims: Claims) -> Vec<&'static str> {
+    let (store, counts) = one_commit(claims);
+    let failed = conformance::run_transactional(&store, &counts).await;
+    let failed = failed.expect_err("it is no store with transactions");
+    assert_eq!(failed.inconclusive.len(), 0, "{failed}");
+    failed.violations.iter().map(|it| it.case).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_optimistic_claim_excludes_nobody() {
+    let broken = broken(Claims::Optimistic).await;
+    assert_eq!(broken, ["open_transaction_excludes_others"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reserving_claim_is_visible_and_outlives_a_drop() {
+    let broken = broken(Claims::Reserving).await;
+    let expected = [
+        "commit_shows_both",
+        "drop_leaves_neither",
+        "joined_call_ends_with_its_caller",
+        "joined_drop_keeps_the_caller",
+    ];
+    assert_eq!(broken, expected);
 }
