@@ -64,6 +64,15 @@ struct Resource {
     writes: AtomicU64,
 }
 
+/// A writer inside the resource, until its write ends or is cancelled.
+struct Writer<'a>(&'a AtomicU64);
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Resource {
     async fn write(&self, fencing_token: Option<i64>) -> anyhow::Result<()> {
         {
@@ -72,13 +81,13 @@ impl Resource {
             ensure!(token >= *highest, "the lock was taken over");
             *highest = token;
         }
+        let writer = Writer(&self.inside);
         ensure!(
-            self.inside.fetch_add(1, Ordering::SeqCst) == 0,
+            writer.0.fetch_add(1, Ordering::SeqCst) == 0,
             "two writers hold the lock"
         );
         // Gives concurrent writers a chance to enter here, if the lock lets them.
         tokio::task::yield_now().await;
-        self.inside.fetch_sub(1, Ordering::SeqCst);
         self.writes.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
