@@ -474,6 +474,8 @@ const CASES: &[Case] = table! {
         resolving_sees_an_interruption: "an interruption between observing and resolving refuses the resolution",
         resolving_sees_a_completion: "a completion between observing and releasing manually refuses the release",
         resolving_compares_all_of_the_observation: "a resolution is refused where state, claim id, fencing token or lease end differ from what was observed",
+        correction_replaces_the_outcome: "correcting a record that was resolved as done replaces its outcome, gives it a new fencing token, and leaves its times",
+        only_what_no_owner_ended_is_corrected: "a record that its owner ended, or that has not ended, cannot be corrected",
         settled_is_not_resolved: "a released or ended record can be erased and not resolved otherwise",
         erased_is_absent: "an erased record is absent, and its owner refused",
         resolving_nothing: "resolving a record that is gone answers stale and makes none",
@@ -557,6 +559,7 @@ const CASES: &[Case] = table! {
     }
     audit {
         manual_change_is_written_down: "a manual change takes effect and writes one entry: time, actor, reason, change, record, and its state, fencing token and attempt before",
+        correction_is_written_down: "the entries of a resolution and of a correction have the hashes of the content that was stored and replaced",
         stale_change_writes_no_entry: "a manual change that is refused writes no entry",
         one_of_two_operators_wins: "of two manual changes of one observation at the same moment one takes effect, and only that one is written down",
         entries_outlive_their_record: "the entries of an erased record are kept, the newest first",

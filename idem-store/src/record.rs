@@ -417,6 +417,12 @@ impl Record {
         self.state == RecordState::Interrupted || self.is_lapsed()
     }
 
+    /// True if the record ended without an owner: an operator resolved it, or the answer of a reconciliation did. The
+    /// [audit](crate::store::AuditStore) tells them apart.
+    pub fn was_resolved(&self) -> bool {
+        self.state.is_ended() && self.claim_id.is_none()
+    }
+
     /// Time from which the record may be purged, and a claim treats it as absent. None if the record stays until it is
     /// resolved.
     pub fn expires_at(&self) -> Option<Timestamp> {

@@ -40,7 +40,7 @@ pub use self::attempts::{
 };
 pub use self::audit::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
-    ManualChange,
+    ManualChange, ValueHash,
 };
 pub use self::erasure::{Erasure, ErasureStore, Redacted};
 pub use self::filter::{Filter, ScopeFilter};
@@ -80,7 +80,8 @@ pub use self::unreadable::Unreadable;
 ///    claim id.
 /// 6. [`take_over`](Self::take_over) and [`resolve`](Self::resolve) take effect only while the record **equals the
 ///    observation** (compare-and-swap), and never on a record whose lease is still valid.
-/// 7. An **outcome is immutable** until it expires.
+/// 7. An **outcome is immutable** until it expires. Only one that no owner set can be
+///    [corrected](Resolution::Correct), which gives the record a new fencing token.
 /// 8. After an error the transition may have been applied or not. The caller repeats it, and the store recognises the
 ///    repetition by its claim id. This holds as well for errors that certainly changed nothing.
 ///
@@ -141,7 +142,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     async fn interrupt(&self, owner: &Owner) -> Result<FencedWrite, StoreError>;
 
     /// Resolves a lapsed RUNNING or an INTERRUPTED record that still equals the observation, see [`Resolution`].
-    /// [`Resolution::Erase`] works on ended and released records as well. Any other record stays unchanged.
+    /// [`Resolution::Erase`] works on ended and released records as well, and [`Resolution::Correct`] only on ended ones
+    /// without a claim id. Any other record stays unchanged.
     async fn resolve(
         &self,
         observed: &Observation,
@@ -366,6 +368,19 @@ pub enum Resolution {
     Interrupt,
     /// Deletes the record, in any state except RUNNING with a valid lease.
     Erase,
+    /// Replaces the outcome of an ended record, if no owner set it ([`Record::was_resolved`]). The time of its end stays,
+    /// and so does its expiry. Only for outcomes that an operator set by mistake.
+    Correct(Outcome),
+}
+
+impl Resolution {
+    /// Outcome that the resolution gives to the record.
+    pub const fn outcome(&self) -> Option<&Outcome> {
+        match self {
+            Self::Complete(outcome) | Self::Correct(outcome) => Some(outcome),
+            Self::Release | Self::Interrupt | Self::Erase => None,
+        }
+    }
 }
 
 /// Answer to a [`Resolution`].

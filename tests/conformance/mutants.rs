@@ -239,6 +239,14 @@ const CAUGHT: &[(Bug, &[&str])] = &[
         &["settled_is_not_resolved", "outcome_is_immutable"],
     ),
     (
+        Bug::CorrectsAnOwner,
+        &["only_what_no_owner_ended_is_corrected"],
+    ),
+    (
+        Bug::CorrectionEndsAnew,
+        &["correction_replaces_the_outcome"],
+    ),
+    (
         Bug::EraseDoesNothing,
         &["erased_is_absent", "resolving_nothing"],
     ),
@@ -380,6 +388,10 @@ const CAUGHT: &[(Bug, &[&str])] = &[
     (
         Bug::EntryForgetsTheAttempt,
         &["manual_change_is_written_down"],
+    ),
+    (
+        Bug::CorrectionForgetsTheValue,
+        &["correction_is_written_down"],
     ),
     (
         Bug::StaleChangeIsWrittenDown,

@@ -510,9 +510,11 @@ impl Store for ToyStore {
             Bug::ResolveIgnoresLeaseEnd,
             Bug::ResolveIgnoresState,
         ];
-        let settles = self.stuck(record, Bug::ResolvesLiveLease)
+        let corrects = matches!(resolution, Resolution::Correct(_));
+        let settles = corrects && self.may_correct(record)
+            || !corrects && self.stuck(record, Bug::ResolvesLiveLease)
             || *resolution == Resolution::Erase && record.state != RecordState::Running
-            || self.has(Bug::ResolvesEnded) && record.state.is_ended();
+            || !corrects && self.has(Bug::ResolvesEnded) && record.state.is_ended();
         if !settles || !self.observed(record, observed, bugs) {
             return Ok(Resolved::Stale);
         }
@@ -539,6 +541,10 @@ impl Store for ToyStore {
                 if self.has(Bug::ResolvedUnknownDropsClaimId) {
                     record.claim_id = None;
                 }
+            }
+            Resolution::Correct(outcome) => {
+                self.correct(record, outcome);
+                record.fencing_token = fencing_token;
             }
             Resolution::Erase if self.has(Bug::EraseDoesNothing) => {}
             Resolution::Erase => {

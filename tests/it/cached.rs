@@ -11,7 +11,7 @@ use idem_runtime::store::{ClaimOutcome, ClaimRequest, Resolution, Resolved};
 use idem_runtime::{Cached, Call, Error, Idem, MemoryStore, Store};
 use tokio::time::{advance, timeout};
 
-use crate::records::{HOUR, claim, outcome, own};
+use crate::records::{HOUR, claim, manual_change, outcome, own};
 
 /// A store that counts its calls, and the cache in front of it.
 fn pair() -> (FaultStore<MemoryStore>, Cached<FaultStore<MemoryStore>>) {
@@ -161,6 +161,25 @@ async fn an_erasure_through_the_cache_takes_effect_immediately() {
     let erased = cached.resolve(&seen, &Resolution::Erase).await.unwrap();
     assert_eq!(erased, Resolved::Done);
     own(&cached, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_correction_through_the_cache_takes_effect_immediately() {
+    let (store, cached) = pair();
+    let claim = claim("corrected");
+    let owner = own(&store, &claim).await;
+    store.interrupt(&owner).await.unwrap();
+    let seen = observed(&store, &claim).await;
+    let by_hand = Resolution::Complete(outcome(b"1"));
+    let resolved = store.inner().resolve(&seen, &by_hand).await;
+    assert_eq!(resolved.unwrap(), Resolved::Done);
+    let seen = found(&cached, &claim).await.observation();
+    let correction = Resolution::Correct(outcome(b"2"));
+    let change = manual_change();
+    let audit = cached.audit().unwrap();
+    let corrected = audit.resolve_manually(&seen, &correction, &change).await;
+    assert_eq!(corrected.unwrap(), Resolved::Done);
+    assert_eq!(payload(&found(&cached, &claim).await), b"2");
 }
 
 /// The read sees the record, the record is erased, and only then does the answer to the read arrive.

@@ -139,7 +139,7 @@ async fn ten_stores_migrate_one_database_concurrently() {
             .fetch_one(&pool)
             .await
             .unwrap();
-        assert_eq!(applied, 5);
+        assert_eq!(applied, 6);
 
         execute(
             &pool,
@@ -148,7 +148,7 @@ async fn ten_stores_migrate_one_database_concurrently() {
         .await;
         let error = MySqlStore::new(pool).migrate().await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Schema);
-        assert!(error.to_string().contains("version 7"), "{error}");
+        assert!(error.to_string().contains("version 8"), "{error}");
         database.drop().await;
     }
 }

@@ -280,7 +280,7 @@ async fn ten_stores_migrate_concurrently() {
     assert_eq!(listed.records.len(), 10);
     let pool = database.pool(1).await;
     let versions = "SELECT count(*) FROM idem_records_migrations";
-    assert_eq!(number(&pool, versions).await, 6);
+    assert_eq!(number(&pool, versions).await, 7);
     database.drop().await;
 }
 
@@ -336,7 +336,7 @@ async fn tables_of_a_later_release_are_not_changed() {
     .await;
     let error = store.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("version 8"), "{error}");
+    assert!(error.to_string().contains("version 9"), "{error}");
     database.drop().await;
 }
 

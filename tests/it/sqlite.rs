@@ -320,7 +320,7 @@ async fn tables_of_a_later_release_are_not_changed() {
     .await;
     let error = store.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("version 7"), "{error}");
+    assert!(error.to_string().contains("version 8"), "{error}");
 }
 
 #[tokio::test]

@@ -305,25 +305,26 @@ impl<S: Store> Cached<S> {
         purged
     }
 
-    async fn erase_in_store(
+    async fn resolve_in_store(
         &self,
         observed: &Observation,
+        resolution: &Resolution,
         change: Option<&ManualChange>,
     ) -> Result<Resolved, StoreError> {
         match (change, self.store.audit()) {
-            (None, _) => self.store.resolve(observed, &Resolution::Erase).await,
+            (None, _) => self.store.resolve(observed, resolution).await,
             (Some(change), Some(audit)) => {
-                let erased = audit.resolve_manually(observed, &Resolution::Erase, change);
-                erased.await
+                audit.resolve_manually(observed, resolution, change).await
             }
             (Some(_), None) => Err(no_audit()),
         }
     }
 
-    /// Deletes a record from the store and from the cache.
-    async fn erase(
+    /// Erases or corrects a record in the store, and removes it from the cache.
+    async fn resolve_ended(
         &self,
         observed: &Observation,
+        resolution: &Resolution,
         change: Option<&ManualChange>,
     ) -> Result<Resolved, StoreError> {
         match &self.backend {
@@ -331,16 +332,16 @@ impl<S: Store> Cached<S> {
                 // Removes the cached record after the answer, and also if none arrives: the transition may have been
                 // applied.
                 let _forget = ForgetOnDrop(local, &observed.id);
-                self.erase_in_store(observed, change).await
+                self.resolve_in_store(observed, resolution, change).await
             }
             #[cfg(feature = "redis")]
             CacheBackend::Redis(redis) => {
-                // Before the erasure, because its answer may never arrive and the record would stay cached.
+                // Before the change, because its answer may never arrive and the record would stay cached.
                 let tombstone_at = Instant::now();
                 let mut has_tombstone = redis
                     .write_tombstone(&observed.id, observed.fencing_token)
                     .await;
-                let resolved = self.erase_in_store(observed, change).await;
+                let resolved = self.resolve_in_store(observed, resolution, change).await;
                 if !has_tombstone || RedisCache::may_have_expired(tombstone_at.elapsed()) {
                     has_tombstone = redis
                         .write_tombstone(&observed.id, observed.fencing_token)
@@ -349,7 +350,7 @@ impl<S: Store> Cached<S> {
                 if !has_tombstone {
                     tracing::warn!(
                         target: "idem",
-                        "redis could not be told of an erasure, the record may be replayed from there up to the \
+                        "redis could not be told of an erasure or a correction, the old record may be replayed from there up to the \
                          maximum age",
                     );
                 }
@@ -422,10 +423,9 @@ impl<S: Store> Store for Cached<S> {
         observed: &Observation,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        // Only an erasure changes an ended record.
-        match resolution {
-            Resolution::Erase => self.erase(observed, None).await,
-            _ => self.store.resolve(observed, resolution).await,
+        match changes_ended(resolution) {
+            true => self.resolve_ended(observed, resolution, None).await,
+            false => self.store.resolve(observed, resolution).await,
         }
     }
 
@@ -582,10 +582,12 @@ impl<S: Store> AuditStore for Cached<S> {
         resolution: &Resolution,
         change: &ManualChange,
     ) -> Result<Resolved, StoreError> {
-        match (resolution, self.store.audit()) {
-            (Resolution::Erase, _) => self.erase(observed, Some(change)).await,
-            (_, Some(audit)) => audit.resolve_manually(observed, resolution, change).await,
-            (_, None) => Err(no_audit()),
+        match changes_ended(resolution) {
+            true => self.resolve_ended(observed, resolution, Some(change)).await,
+            false => {
+                self.resolve_in_store(observed, resolution, Some(change))
+                    .await
+            }
         }
     }
 
@@ -657,6 +659,11 @@ impl<S: OperatorStore> OperatorStore for Cached<S> {
     async fn kept(&self, id: &RecordId) -> Result<Option<KeptRecord>, StoreError> {
         self.store.kept(id).await
     }
+}
+
+/// Returns true for a change of a record that may be in the cache.
+fn changes_ended(resolution: &Resolution) -> bool {
+    matches!(resolution, Resolution::Erase | Resolution::Correct(_))
 }
 
 fn no_audit() -> StoreError {

@@ -149,8 +149,9 @@ impl MemoryStore {
             Some(AuditEntry {
                 at: now,
                 change: change.clone(),
+                user: None,
                 action: AuditAction::of(resolution),
-                subject: AuditSubject::Record(AuditedRecord::from(&*record)),
+                subject: AuditSubject::Record(AuditedRecord::before(record, resolution)),
             })
         });
         if shard.resolve(observed, resolution, now) == Resolved::Stale {
@@ -192,6 +193,7 @@ impl MemoryStore {
         self.write_entry(AuditEntry {
             at: self.now(),
             change: change.clone(),
+            user: None,
             action: AuditAction::ErasedScope,
             subject: AuditSubject::Scope {
                 id: erasure.audit_id(),
@@ -442,6 +444,7 @@ impl AuditStore for MemoryStore {
             self.write_entry(AuditEntry {
                 at: self.now(),
                 change: change.clone(),
+                user: None,
                 action: AuditAction::Purged,
                 subject: AuditSubject::of_purge(&purged),
             });
@@ -513,7 +516,10 @@ impl ErasureStore for MemoryStore {
         for (_, entry) in &mut *lock(&self.audit) {
             if let AuditSubject::Record(record) = &mut entry.subject {
                 let is_of_scope = |identity: &mut Identity| scope.matches(&identity.scope);
-                entries += u64::from(record.identity.take_if(is_of_scope).is_some());
+                if record.identity.take_if(is_of_scope).is_some() {
+                    (record.old_value, record.new_value) = (None, None);
+                    entries += 1;
+                }
             }
         }
         Ok(Redacted {

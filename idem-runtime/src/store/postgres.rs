@@ -597,10 +597,7 @@ pub(super) fn error(source: sqlx::Error) -> StoreError {
                 "the server refused the user, check user name, password and pg_hba.conf; it may require an encrypted connection \
                  (`sslmode=verify-full`) or a certificate of this client (`sslcert`, `sslkey`)",
             ),
-            "42501" => (
-                Denied,
-                "the user lacks a privilege; grant it those that the book lists, of which `idem doctor` names the missing ones",
-            ),
+            "42501" => (Denied, sql::LACKS_PRIVILEGE),
             "3D000" => (
                 Schema,
                 "there is no such database; create it, or correct its name in the URL, which is the user's if there is none",

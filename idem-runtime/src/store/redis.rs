@@ -76,6 +76,7 @@ use scripts::ScriptCall;
 /// - to list and to purge: `+scan +strlen`
 /// - to count records, for operators: `+scan +dbsize`
 /// - to change records manually: `+rpush +ltrim`
+/// - to name the user in the audit: `+acl|whoami`
 /// - to note the names of operations, which `idem find` reads: `+sadd`
 /// - to find a key in all operations: `+smembers`
 /// - to erase a scope: `+rpush +lrange +lset`

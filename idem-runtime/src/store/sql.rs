@@ -41,7 +41,9 @@ mod undo;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use audit::manual_changes;
-pub(super) use audit::{audit, audit_store, resolve_manually, retry_transaction, write_purge};
+pub(super) use audit::{
+    audit, audit_store, name_the_user, resolve_manually, retry_transaction, write_purge,
+};
 pub(super) use batch::{BatchExecutor, Batcher};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) use batch::{Completion, one_per_record};
@@ -170,6 +172,11 @@ where
 /// Message of an error of kind [`Conflict`](StoreErrorKind::Conflict).
 pub(super) const ENDED: &str = "the database ended the transaction by itself, as after a deadlock or on a full disk, or a \
      statement of the body ended it; give the errors of statements back, and run the whole transaction again";
+
+/// Message of an error of kind [`Denied`](StoreErrorKind::Denied).
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) const LACKS_PRIVILEGE: &str = "the user lacks a privilege; grant it those that the book lists, of which `idem doctor` \
+     names the missing ones";
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const REFUSED_LATER: &str = "the server refused the user, whom it accepted before; if the password was changed or has expired, \

@@ -9,6 +9,7 @@ use crate::record::{FencingToken, Record, RecordState, Timestamp};
 use crate::store::encoding;
 use crate::store::{
     AuditAction, AuditEntry, AuditSubject, AuditedRecord, ManualChange, Purged, Resolution,
+    ValueHash,
 };
 
 /// Key of an entry. The newest entry has the lowest key.
@@ -60,8 +61,9 @@ impl Written {
             entry: AuditEntry {
                 at,
                 change: change.clone(),
+                user: None,
                 action: AuditAction::of(resolution),
-                subject: AuditSubject::Record(record.into()),
+                subject: AuditSubject::Record(AuditedRecord::before(record, resolution)),
             },
             fingerprint: Some(record.fingerprint),
         }
@@ -73,6 +75,7 @@ impl Written {
             entry: AuditEntry {
                 at,
                 change: change.clone(),
+                user: None,
                 action: AuditAction::Purged,
                 subject: AuditSubject::of_purge(purged),
             },
@@ -86,6 +89,7 @@ impl Written {
         let AuditEntry {
             at,
             change,
+            user: _,
             action,
             subject,
         } = &self.entry;
@@ -103,6 +107,11 @@ impl Written {
                 push(b'S', record.state.as_str().as_bytes());
                 push(b'F', &record.fencing_token.number().to_be_bytes());
                 push(b'N', &i64::from(record.attempt).to_be_bytes());
+                for (tag, hash) in [(b'O', &record.old_value), (b'V', &record.new_value)] {
+                    if let Some(hash) = hash {
+                        push(tag, hash.as_bytes());
+                    }
+                }
             }
             (AuditSubject::Record(_), None) | (AuditSubject::Scope { .. }, _) => {}
             (
@@ -150,13 +159,23 @@ impl Written {
         } else {
             let id = RecordId::from_bytes(next(b'I')?.try_into().ok()?);
             let (fingerprint, identity) = encoding::read_request(next(b'Q')?)?;
-            let record = AuditedRecord {
+            let mut record = AuditedRecord {
                 id,
                 identity: Some(identity),
                 state: RecordState::from_stored(&parts::text(next(b'S')?)?)?,
                 fencing_token: FencingToken::from_number(parts::number(next(b'F')?)?),
                 attempt: u32::try_from(parts::number(next(b'N')?)?).ok()?,
+                old_value: None,
+                new_value: None,
             };
+            while let Some((tag, part)) = parts::take(&mut bytes) {
+                let hash = Some(ValueHash::from_bytes(part.try_into().ok()?));
+                match tag {
+                    b'O' => record.old_value = hash,
+                    b'V' => record.new_value = hash,
+                    _ => return None,
+                }
+            }
             (AuditSubject::Record(record), Some(fingerprint))
         };
         bytes.is_empty().then_some(Self {
@@ -164,6 +183,7 @@ impl Written {
             entry: AuditEntry {
                 at,
                 change,
+                user: None,
                 action,
                 subject,
             },

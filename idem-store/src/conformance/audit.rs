@@ -5,7 +5,7 @@ use crate::key::RecordId;
 use crate::record::{OnCrash, Outcome, OwnerLabel};
 use crate::store::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditSubject, AuditedRecord, ClaimRequest,
-    ManualChange, PageRequest, Purged, Resolution, Resolved,
+    ManualChange, PageRequest, Purged, Resolution, Resolved, ValueHash,
 };
 
 /// A change by an actor that no other case names.
@@ -71,7 +71,7 @@ pub(super) async fn manual_change_is_written_down(store: Subject) -> CaseResult 
         let after = store.get(&seen.id).await?;
         let state = after.as_ref().map(|record| record.state);
         let expected = match &resolution {
-            Resolution::Complete(outcome) => Some(outcome.state()),
+            Resolution::Complete(outcome) | Resolution::Correct(outcome) => Some(outcome.state()),
             Resolution::Release => Some(crate::record::RecordState::Released),
             Resolution::Interrupt => Some(crate::record::RecordState::Interrupted),
             Resolution::Erase => None,
@@ -84,6 +84,7 @@ pub(super) async fn manual_change_is_written_down(store: Subject) -> CaseResult 
         let expected = AuditEntry {
             at: entry.at,
             change,
+            user: entry.user.clone(),
             action,
             subject: AuditSubject::Record(AuditedRecord {
                 id: seen.id,
@@ -91,6 +92,8 @@ pub(super) async fn manual_change_is_written_down(store: Subject) -> CaseResult 
                 state: seen.state,
                 fencing_token: seen.fencing_token,
                 attempt: silent.record.attempt,
+                old_value: None,
+                new_value: hash(&resolution),
             }),
         };
         ensure!(
@@ -102,6 +105,45 @@ pub(super) async fn manual_change_is_written_down(store: Subject) -> CaseResult 
             "the change is dated before the record was read"
         );
     }
+    Ok(())
+}
+
+/// Hash of the content that a resolution stores.
+fn hash(resolution: &Resolution) -> Option<ValueHash> {
+    let payload = resolution.outcome().and_then(Outcome::payload);
+    payload.map(ValueHash::of)
+}
+
+pub(super) async fn correction_is_written_down(store: Subject) -> CaseResult {
+    let silent = store.silent(OnCrash::Refuse).await?;
+    let id = silent.claim.id;
+    let done = Resolution::Complete(outcome());
+    manually(&store, &silent.observation(), &done, &change("done")?).await?;
+    let (failed, unknown) = (
+        Resolution::Correct(Outcome::Failed(payload(b"\"no\""))),
+        Resolution::Correct(Outcome::Unrecorded),
+    );
+    for resolution in [&failed, &unknown] {
+        let seen = store.record(&id).await?.observation();
+        let answer = manually(&store, &seen, resolution, &change("corrected")?).await?;
+        ensure!(answer == Resolved::Done, "{resolution:?} was refused");
+        let again = manually(&store, &seen, resolution, &change("late")?).await?;
+        ensure!(again == Resolved::Stale, "{resolution:?} took effect twice");
+    }
+    let entries = entries(&store, &id).await?;
+    let found: Vec<_> = entries
+        .iter()
+        .filter_map(|entry| {
+            let record = entry.record()?;
+            Some((entry.action, record.old_value, record.new_value))
+        })
+        .collect();
+    let expected = [
+        (AuditAction::Corrected, hash(&failed), None),
+        (AuditAction::Corrected, hash(&done), hash(&failed)),
+        (AuditAction::Completed, None, hash(&done)),
+    ];
+    ensure!(found == expected, "{entries:?}");
     Ok(())
 }
 
@@ -303,6 +345,7 @@ pub(super) async fn manual_purge_is_written_down(store: Subject) -> CaseResult {
         let expected = AuditEntry {
             at: entry.at,
             change,
+            user: entry.user.clone(),
             action: AuditAction::Purged,
             subject: AuditSubject::of_purge(&purged),
         };

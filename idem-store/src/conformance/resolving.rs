@@ -197,6 +197,81 @@ pub(super) async fn settled_is_not_resolved(store: Subject) -> CaseResult {
     Ok(())
 }
 
+pub(super) async fn correction_replaces_the_outcome(store: Subject) -> CaseResult {
+    let outcomes = [
+        Outcome::Completed(payload(b"{\"done\":\"late\"}")),
+        Outcome::Failed(payload(b"\"no\"")),
+        Outcome::Unrecorded,
+    ];
+    for (silent, outcome) in stuck(&store).await?.iter().zip(outcomes.iter().cycle()) {
+        let by_hand = Resolution::Complete(self::outcome());
+        resolved(&store, &silent.record, &by_hand).await?;
+        let before = store.record(&silent.claim.id).await?;
+        resolved(&store, &before, &Resolution::Correct(outcome.clone())).await?;
+        let after = store.record(&before.id).await?;
+        let expected = Record {
+            state: outcome.state(),
+            payload: outcome.payload().cloned(),
+            fencing_token: after.fencing_token,
+            ..before.clone()
+        };
+        ensure!(same(&after, &expected), "{after:?} instead of {expected:?}");
+        ensure!(
+            after.fencing_token > before.fencing_token,
+            "corrected as {after:?}"
+        );
+        let again = Resolution::Correct(self::outcome());
+        store.stale(&before.observation(), &again).await?;
+        store.refuses(&silent.owner).await?;
+        store.denied(&other(&silent.claim)).await?;
+        resolved(&store, &after, &again).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn only_what_no_owner_ended_is_corrected(store: Subject) -> CaseResult {
+    let correction = Resolution::Correct(outcome());
+    let mut observed = Vec::new();
+    for outcome in [
+        outcome(),
+        Outcome::Failed(payload(b"\"no\"")),
+        Outcome::Unrecorded,
+    ] {
+        let claim = fresh();
+        let owner = store.own(&claim).await?;
+        store.complete(&owner, &outcome).await?;
+        observed.push(store.record(&claim.id).await?.observation());
+    }
+    let released = fresh();
+    let owner = store.own(&released).await?;
+    store.release(&owner).await?;
+    let running = fresh();
+    store.own(&running).await?;
+    for claim in [released, running] {
+        observed.push(store.record(&claim.id).await?.observation());
+    }
+    let open = stuck(&store).await?;
+    observed.extend(open.iter().map(Silent::observation));
+    for observed in observed {
+        store.stale(&observed, &correction).await?;
+    }
+    for silent in open {
+        resolved(
+            &store,
+            &silent.record,
+            &Resolution::Complete(Outcome::Unrecorded),
+        )
+        .await?;
+        let seen = store.record(&silent.claim.id).await?.observation();
+        for missed in near_misses(&seen) {
+            if missed != seen {
+                store.stale(&missed, &correction).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
 pub(super) async fn erased_is_absent(store: Subject) -> CaseResult {
     let mut settled = stuck(&store).await?;
     for outcome in [

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sha2::{Digest as _, Sha256};
 
 use crate::error::{InvalidChange, StoreError};
-use crate::key::{Identity, RecordId};
-use crate::record::{FencingToken, Observation, Record, RecordState, Timestamp};
+use crate::key::{Identity, RecordId, hex};
+use crate::record::{FencingToken, Observation, Outcome, Payload, Record, RecordState, Timestamp};
 use crate::store::{Cursor, PageRequest, Purged, Resolution, Resolved, Unreadable};
 
 /// Store that keeps an audit of manual changes.
@@ -18,7 +19,7 @@ use crate::store::{Cursor, PageRequest, Purged, Resolution, Resolved, Unreadable
 /// [`resolve_manually`](Self::resolve_manually) and its entry are **one atomic transition**: either both take effect or
 /// neither does. A resolution that is [`Stale`](Resolved::Stale) writes no entry. An entry outlives its record, also where
 /// the record is erased or purged. The store never deletes entries, and changes them only to
-/// remove the scope and key of an erased scope. Operators may delete old ones by the means
+/// remove the scope, the keys and the hashes of values of an erased scope. Operators may delete old ones by the means
 /// of the database.
 ///
 /// [`purge_manually`](Self::purge_manually) writes one entry with the counts of its batch. The entry exists before the
@@ -125,11 +126,13 @@ pub enum AuditAction {
     Purged,
     /// All records of a scope were deleted.
     ErasedScope,
+    /// The outcome of the record was replaced.
+    Corrected,
 }
 
 impl AuditAction {
     /// All actions.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Completed,
         Self::Failed,
         Self::Unrecorded,
@@ -138,11 +141,11 @@ impl AuditAction {
         Self::Erased,
         Self::Purged,
         Self::ErasedScope,
+        Self::Corrected,
     ];
 
     /// Action of a resolution.
     pub const fn of(resolution: &Resolution) -> Self {
-        use crate::record::Outcome;
         match resolution {
             Resolution::Complete(Outcome::Completed(_)) => Self::Completed,
             Resolution::Complete(Outcome::Failed(_)) => Self::Failed,
@@ -150,7 +153,16 @@ impl AuditAction {
             Resolution::Release => Self::Released,
             Resolution::Interrupt => Self::Interrupted,
             Resolution::Erase => Self::Erased,
+            Resolution::Correct(_) => Self::Corrected,
         }
+    }
+
+    /// Returns true if the change gave the record an outcome.
+    pub const fn sets_outcome(self) -> bool {
+        matches!(
+            self,
+            Self::Completed | Self::Failed | Self::Unrecorded | Self::Corrected
+        )
     }
 
     /// The action as it is stored.
@@ -164,6 +176,7 @@ impl AuditAction {
             Self::Erased => "erased",
             Self::Purged => "purged",
             Self::ErasedScope => "erased_scope",
+            Self::Corrected => "corrected",
         }
     }
 
@@ -186,6 +199,9 @@ pub struct AuditEntry {
     pub at: Timestamp,
     /// Who made the change, and why.
     pub change: ManualChange,
+    /// User of the database with whom the change was made. Unlike the actor, it is no free text. `None` if the backend has
+    /// no users, or does not name them.
+    pub user: Option<Arc<str>>,
     /// The change.
     pub action: AuditAction,
     /// Record or records that were changed.
@@ -262,17 +278,63 @@ pub struct AuditedRecord {
     pub fencing_token: FencingToken,
     /// Attempt of the record before the change.
     pub attempt: u32,
+    /// Hash of the content that a correction replaced. `None` if the record had none, or after its scope was erased.
+    pub old_value: Option<ValueHash>,
+    /// Hash of the content that the change stored. `None` if it stored none, or after the scope was erased.
+    pub new_value: Option<ValueHash>,
 }
 
-impl From<&Record> for AuditedRecord {
-    fn from(record: &Record) -> Self {
+impl AuditedRecord {
+    /// A record with this content before a change by this resolution.
+    pub fn before(record: &Record, resolution: &Resolution) -> Self {
+        let hash = |payload: Option<&Payload>| payload.map(ValueHash::of);
+        let replaced = match resolution {
+            Resolution::Correct(_) => record.payload.as_ref(),
+            _ => None,
+        };
         Self {
             id: record.id,
             identity: Some(record.identity.clone()),
             state: record.state,
             fencing_token: record.fencing_token,
             attempt: record.attempt,
+            old_value: hash(replaced),
+            new_value: hash(resolution.outcome().and_then(Outcome::payload)),
         }
+    }
+}
+
+/// SHA-256 over the stored bytes of a result or an error.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ValueHash([u8; 32]);
+
+impl ValueHash {
+    /// Hash of this content.
+    pub fn of(payload: &Payload) -> Self {
+        Self(Sha256::digest(&*payload.bytes).into())
+    }
+
+    /// A hash that was stored.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Bytes of the hash.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// 64 hexadecimal digits, as `sha256sum` writes them.
+impl fmt::Display for ValueHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&hex::encode(&self.0))
+    }
+}
+
+impl fmt::Debug for ValueHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ValueHash({self})")
     }
 }
 

@@ -33,8 +33,8 @@ pub trait ErasureStore: Send + Sync {
         change: &ManualChange,
     ) -> Result<Vec<RecordId>, StoreError>;
 
-    /// Removes scope and key from the entries of the audit on records of this scope, in one bounded batch. The id of the
-    /// record stays. Entries on records that are still there lose them, too.
+    /// Removes scope, key and hashes of values from the entries of the audit on records of this scope, in one bounded batch.
+    /// The id of the record stays. Entries on records that are still there lose them, too.
     async fn redact_audit(
         &self,
         scope: &ScopeFilter,

@@ -176,7 +176,8 @@ pub fn resolve<'a>(
     let At { record, latest } = record.into();
     let may = match resolution {
         Resolution::Erase => !record.has_live_owner(),
-        _ => record.is_stuck(),
+        Resolution::Correct(_) => record.was_resolved(),
+        Resolution::Complete(_) | Resolution::Release | Resolution::Interrupt => record.is_stuck(),
     };
     if !may || record.observation() != *observed {
         return Resolved::Stale;
@@ -192,6 +193,11 @@ pub fn resolve<'a>(
         }
         Resolution::Interrupt => record.state = RecordState::Interrupted,
         Resolution::Erase => {}
+        Resolution::Correct(outcome) => {
+            record.state = outcome.state();
+            record.payload = outcome.payload().cloned();
+            fence_off(record, latest);
+        }
     }
     Resolved::Done
 }

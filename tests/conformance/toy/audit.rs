@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use idem_runtime::Store as _;
 use idem_runtime::error::StoreError;
-use idem_runtime::record::{Observation, Timestamp};
+use idem_runtime::record::{Observation, Outcome, Record, Timestamp};
 use idem_runtime::store::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
     Cursor, ManualChange, PageRequest, Purged, Resolution, Resolved,
@@ -11,6 +11,20 @@ use idem_runtime::store::{
 
 use super::ToyStore;
 use crate::bug::Bug;
+
+impl ToyStore {
+    pub(super) fn may_correct(&self, record: &Record) -> bool {
+        record.was_resolved() || self.has(Bug::CorrectsAnOwner) && record.state.is_ended()
+    }
+
+    pub(super) fn correct(&self, record: &mut Record, outcome: &Outcome) {
+        let ended_at = record.ended_at;
+        self.end(record, outcome);
+        if !self.has(Bug::CorrectionEndsAnew) {
+            record.ended_at = ended_at;
+        }
+    }
+}
 
 #[async_trait]
 impl AuditStore for ToyStore {
@@ -45,15 +59,17 @@ impl AuditStore for ToyStore {
                 true => 0,
                 false => before.attempt,
             };
+            let mut audited = AuditedRecord::before(&before, resolution);
+            if self.has(Bug::CorrectionForgetsTheValue) {
+                audited.old_value = None;
+            }
             let at = std::time::SystemTime::now().into();
             let entry = AuditEntry {
                 at,
                 change: change.clone(),
+                user: None,
                 action: AuditAction::of(resolution),
-                subject: AuditSubject::Record(AuditedRecord {
-                    attempt,
-                    ..AuditedRecord::from(&before)
-                }),
+                subject: AuditSubject::Record(AuditedRecord { attempt, ..audited }),
             };
             if !(self.has(Bug::EntriesEndWithTheRecord) && *resolution == Resolution::Erase) {
                 inner.audit.push(entry);
@@ -80,6 +96,7 @@ impl AuditStore for ToyStore {
             self.lock().audit.push(AuditEntry {
                 at: std::time::SystemTime::now().into(),
                 change: change.clone(),
+                user: None,
                 action: AuditAction::Purged,
                 subject: AuditSubject::of_purge(&told),
             });

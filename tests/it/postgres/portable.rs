@@ -109,7 +109,7 @@ async fn ten_stores_migrate_to_the_portable_form_concurrently() {
     }
     migrating.join_all().await;
     let versions = "SELECT count(*) FROM \"Apart\".order_portable";
-    assert_eq!(number(&pool, versions).await, 3);
+    assert_eq!(number(&pool, versions).await, 4);
     assert_eq!(
         number(&pool, "SELECT count(*) FROM \"Apart\".\"order\"").await,
         10

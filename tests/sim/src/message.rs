@@ -233,6 +233,7 @@ impl Request {
             Self::Resolve(_, Resolution::Release) => "resolve: release",
             Self::Resolve(_, Resolution::Interrupt) => "resolve: interrupt",
             Self::Resolve(_, Resolution::Erase) => "resolve: erase",
+            Self::Resolve(_, Resolution::Correct(_)) => "resolve: correct",
             Self::Get(_) => "read",
             Self::List(..) => "list",
             Self::Now => "read the clock",

@@ -203,10 +203,7 @@ fn meaning(number: u16) -> (StoreErrorKind, &'static str) {
             "the user may not use the database, or there is none of this name; check the name in the URL, or grant the \
              privileges that the book lists",
         ),
-        1142 | 1143 | 1227 | 1370 | 3879 => (
-            Denied,
-            "the user lacks a privilege; grant it those that the book lists, of which `idem doctor` names the missing ones",
-        ),
+        1142 | 1143 | 1227 | 1370 | 3879 => (Denied, sql::LACKS_PRIVILEGE),
         1049 => (
             Schema,
             "there is no such database; create it, or name another in the URL",

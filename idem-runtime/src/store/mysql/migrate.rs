@@ -21,6 +21,7 @@ pub(super) const RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/mysql/0003_audit.sql"),
         include_str!("../../../migrations/mysql/0004_payload_for.sql"),
         include_str!("../../../migrations/mysql/0005_operations.sql"),
+        include_str!("../../../migrations/mysql/0006_audit_values.sql"),
     ],
 };
 

@@ -143,6 +143,10 @@ DELETE {any_rows} r, s, v FROM (
     LEFT JOIN {steps} AS s ON s.id = r.id
     LEFT JOIN {recovery} AS v ON v.id = r.id
 
+-- part: database_user
+-- Account that the server has authenticated, with its host.
+CURRENT_USER()
+
 -- part: entry_column
 -- The database numbers the entries.
 

@@ -27,6 +27,7 @@ const RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/postgres/0004_claims.sql"),
         include_str!("../../../migrations/postgres/0005_payload_for.sql"),
         include_str!("../../../migrations/postgres/0006_operations.sql"),
+        include_str!("../../../migrations/postgres/0007_audit_values.sql"),
     ],
 };
 
@@ -37,6 +38,7 @@ const PORTABLE_RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/postgres/portable/0001_records.sql"),
         include_str!("../../../migrations/postgres/portable/0002_payload_for.sql"),
         include_str!("../../../migrations/postgres/portable/0003_operations.sql"),
+        include_str!("../../../migrations/postgres/portable/0004_audit_values.sql"),
     ],
 };
 

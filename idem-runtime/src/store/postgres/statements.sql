@@ -135,6 +135,10 @@ DELETE FROM {records}
 -- part: erase_end
 -- The trigger raises the fencing floor, and deletes the steps and recovery inputs.
 
+-- part: database_user
+-- User that has logged in, whatever role it has set since.
+session_user
+
 -- part: entry_column
 -- The database numbers the entries.
 

@@ -3,20 +3,26 @@
 use std::cmp::Reverse;
 
 use async_trait::async_trait;
-use redis::Value;
+use redis::{Value, cmd};
 
 use super::scripts::{self, ScriptCall};
 use super::{RedisStore, decode, errors};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::{RecordId, hex};
 use crate::random;
-use crate::record::{FencingToken, Observation, RecordState, Timestamp};
+use crate::record::{FencingToken, Observation, Outcome, RecordState, Timestamp};
 use crate::store::encoding::read_request;
 use crate::store::status::number;
 use crate::store::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, AuditSubject, AuditedRecord,
-    Cursor, ManualChange, PageRequest, Purged, Resolution, Resolved, Unreadable,
+    Cursor, ManualChange, PageRequest, Purged, Resolution, Resolved, Store as _, Unreadable,
+    ValueHash,
 };
+
+/// Names of details.
+const OLD_VALUE: &str = "old_value";
+const NEW_VALUE: &str = "new_value";
+const USER: &str = "user";
 
 /// Order of entries: time, record, and position in the record's list.
 type Place = (Timestamp, RecordId, usize);
@@ -37,6 +43,11 @@ impl RedisStore {
             Resolution::Release => "release",
             Resolution::Interrupt => "interrupt",
             Resolution::Erase => "erase",
+            Resolution::Correct(_) => "correct",
+        };
+        let details = match change {
+            None => String::new(),
+            Some(_) => self.details(observed, resolution).await?,
         };
         let call = match change {
             None => ScriptCall::new(&scripts::RESOLVE, &key),
@@ -49,8 +60,9 @@ impl RedisStore {
             .text(name)
             .observation(observed)
             .text(change.map_or("", ManualChange::actor))
-            .text(change.map_or("", ManualChange::reason));
-        if let Resolution::Complete(outcome) = resolution {
+            .text(change.map_or("", ManualChange::reason))
+            .text(&details);
+        if let Some(outcome) = resolution.outcome() {
             call = call.outcome(outcome);
         }
         Ok(if decode::took_effect(&self.write(&call).await?)? {
@@ -58,6 +70,54 @@ impl RedisStore {
         } else {
             Resolved::Stale
         })
+    }
+
+    /// Details that an entry has after its action: hashes of values, and the user.
+    ///
+    /// The script checks that the record is still as observed. It has the content that is read here then, because no record
+    /// ends twice with one fencing token.
+    async fn details(
+        &self,
+        observed: &Observation,
+        resolution: &Resolution,
+    ) -> Result<String, StoreError> {
+        let record = match resolution {
+            Resolution::Correct(_) => self.get(&observed.id).await?,
+            _ => None,
+        };
+        let old_value = record.and_then(|it| it.payload);
+        let new_value = resolution.outcome().and_then(Outcome::payload);
+        let mut details = String::new();
+        for (name, value) in [(OLD_VALUE, old_value.as_ref()), (NEW_VALUE, new_value)] {
+            if let Some(value) = value {
+                details += &format!(" {name}={}", ValueHash::of(value));
+            }
+        }
+        details += &self.user_detail().await?;
+        Ok(details)
+    }
+
+    /// Detail with the user of the connection. It is empty if the user may not ask for its name, or if the server knows no
+    /// users.
+    pub(super) async fn user_detail(&self) -> Result<String, StoreError> {
+        let primaries = self.connection.primaries(self.timeout).await?;
+        let Some(primary) = primaries.first() else {
+            return Ok(String::new());
+        };
+        let mut who = cmd("ACL");
+        who.arg("WHOAMI");
+        match self.connection.ask(primary, [who], self.timeout).await {
+            Ok([Value::BulkString(name)]) => {
+                let name = String::from_utf8_lossy(&name);
+                Ok(format!(
+                    " {USER}={}",
+                    name.replace(char::is_whitespace, "_")
+                ))
+            }
+            Ok([Value::SimpleString(name)]) => Ok(format!(" {USER}={name}")),
+            Err(error) if error.kind() == StoreErrorKind::Unavailable => Err(error),
+            Ok(_) | Err(_) => Ok(String::new()),
+        }
     }
 
     /// Finds the records that have an audit.
@@ -126,7 +186,7 @@ impl AuditStore for RedisStore {
         limit: u32,
         change: &ManualChange,
     ) -> Result<Purged, StoreError> {
-        let mut note = PurgeNote::new(self, change);
+        let mut note = PurgeNote::new(self, change, self.user_detail().await?);
         let purged = self
             .purge_noted(limit, Timestamp::MAX, Some(&mut note))
             .await?;
@@ -174,15 +234,17 @@ pub(super) struct PurgeNote<'a> {
     /// Key of the list that has this entry alone.
     key: Vec<u8>,
     change: &'a ManualChange,
+    user: String,
     has_begun: bool,
 }
 
 impl<'a> PurgeNote<'a> {
     /// The list has the form of a record's audit, with a random id that no record has.
-    fn new(store: &RedisStore, change: &'a ManualChange) -> Self {
+    fn new(store: &RedisStore, change: &'a ManualChange, user: String) -> Self {
         Self {
             key: store.audit_key(&RecordId::from_bytes(random::bytes())),
             change,
+            user,
             has_begun: false,
         }
     }
@@ -216,19 +278,32 @@ impl<'a> PurgeNote<'a> {
             .text(&purged.removed.to_string())
             .text(&purged.abandoned.to_string())
             .text(&purged.interrupted.to_string())
-            .text(phase);
+            .text(phase)
+            .text(&self.user);
         store.write(&call).await.map(drop)
     }
 }
 
-/// Decodes an entry: time, actor, reason and action, each in a line; then state, fencing token and attempt of a record and
+/// Decodes an entry: time, actor, reason and action with its details, each in a line; then state, fencing token and attempt of a record and
 /// its request, or the counts of a purge, or number and count of an erasure.
 fn decode_entry(id: &RecordId, bytes: &[u8]) -> Option<AuditEntry> {
     let mut parts = bytes.splitn(8, |byte| *byte == b'\n');
     let mut text = || std::str::from_utf8(parts.next()?).ok();
     let at = Timestamp::from_micros(number(text()?)?);
     let change = ManualChange::new(text()?, text()?).ok()?;
-    let action = AuditAction::from_stored(text()?)?;
+    let mut words = text()?.split(' ');
+    let action = AuditAction::from_stored(words.next()?)?;
+    let (mut user, mut old_value, mut new_value) = (None, None, None);
+    for word in words {
+        let (name, value) = word.split_once('=')?;
+        let hash = || Some(ValueHash::from_bytes(hex::decode(value)?));
+        match name {
+            OLD_VALUE => old_value = Some(hash()?),
+            NEW_VALUE => new_value = Some(hash()?),
+            USER => user = Some(value.into()),
+            _ => return None,
+        }
+    }
     let subject = if action == AuditAction::Purged {
         let mut count = || u64::try_from(number(text()?)?).ok();
         AuditSubject::Purge {
@@ -260,11 +335,14 @@ fn decode_entry(id: &RecordId, bytes: &[u8]) -> Option<AuditEntry> {
             state,
             fencing_token,
             attempt,
+            old_value,
+            new_value,
         })
     };
     Some(AuditEntry {
         at,
         change,
+        user,
         action,
         subject,
     })

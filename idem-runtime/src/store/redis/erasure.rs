@@ -20,13 +20,15 @@ impl RedisStore {
         erasure: &Erasure,
         change: &ManualChange,
         erased: usize,
+        user: &str,
     ) -> Result<(), StoreError> {
         let key = self.audit_key(&erasure.audit_id());
         let call = ScriptCall::new(&scripts::NOTE_ERASURE, &key)
             .text(change.actor())
             .text(change.reason())
             .text(&erasure.number().to_string())
-            .text(&erased.to_string());
+            .text(&erased.to_string())
+            .text(user);
         self.write(&call).await.map(drop)
     }
 
@@ -64,7 +66,8 @@ impl ErasureStore for RedisStore {
         if records.is_empty() {
             return Ok(Vec::new());
         }
-        self.note_erasure(erasure, change, 0).await?;
+        let user = self.user_detail().await?;
+        self.note_erasure(erasure, change, 0, &user).await?;
         let (mut gone, mut erased, mut failed) = (Vec::new(), 0, None);
         for batch in records.chunks(MAX_CONCURRENT) {
             let mut erasing = JoinSet::new();
@@ -90,7 +93,7 @@ impl ErasureStore for RedisStore {
             }
         }
         if erased > 0 {
-            self.note_erasure(erasure, change, erased).await?;
+            self.note_erasure(erasure, change, erased, &user).await?;
         }
         match failed {
             Some(error) => Err(error),

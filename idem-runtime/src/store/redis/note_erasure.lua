@@ -2,10 +2,10 @@
 -- is written before the first of them.
 --
 -- KEYS: list of the erasures of this scope
--- ARGV: actor, reason, number of the erasure, number of further records
+-- ARGV: actor, reason, number of the erasure, number of further records, details
 
 for index, entry in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
-    local head, number, erased = string.match(entry, '^(.*\nerased_scope\n)(%d+)\n(%d+)\n\n$')
+    local head, number, erased = string.match(entry, '^(.*\nerased_scope[^\n]*\n)(%d+)\n(%d+)\n\n$')
     if number == ARGV[3] then
         local sum = string.format('%.0f', tonumber(erased) + tonumber(ARGV[4]))
         redis.call('LSET', KEYS[1], index - 1, head .. number .. '\n' .. sum .. '\n\n')
@@ -14,5 +14,5 @@ for index, entry in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
 end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
-redis.call('RPUSH', KEYS[1], table.concat({ now, ARGV[1], ARGV[2], 'erased_scope', ARGV[3], ARGV[4], '', '' }, '\n'))
+redis.call('RPUSH', KEYS[1], table.concat({ now, ARGV[1], ARGV[2], 'erased_scope' .. ARGV[5], ARGV[3], ARGV[4], '', '' }, '\n'))
 return 1

@@ -1,15 +1,15 @@
 //! Audit of manual changes, alike in every dialect.
 
-use super::transitions::resolve;
+use super::transitions::{get, resolve};
 use super::{Backend, Readable, corrupt, identity, random_pause, retry, unreadable};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::RecordId;
-use crate::record::{FencingToken, Observation, RecordState, Timestamp, micros};
+use crate::record::{FencingToken, Observation, Outcome, RecordState, Timestamp, micros};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::store::operator::Finding;
 use crate::store::{
     AuditAction, AuditEntry, AuditFilter, AuditPage, AuditSubject, AuditedRecord, Cursor,
-    ManualChange, PageRequest, Purged, Resolution, Resolved, Unreadable,
+    ManualChange, PageRequest, Purged, Resolution, Resolved, Unreadable, ValueHash,
 };
 
 /// Resolves a record and writes the entry of the audit, on a connection that is in a transaction. After `Stale` or an
@@ -20,6 +20,17 @@ pub(in crate::store) async fn resolve_manually(
     resolution: &Resolution,
     change: &ManualChange,
 ) -> Result<Resolved, StoreError> {
+    // The entry is written only if the record is still as observed. It has this content then, because no record ends twice
+    // with one fencing token.
+    let old_value = match resolution {
+        Resolution::Correct(_) => {
+            let record = get(backend, &observed.id).await?;
+            record.and_then(|it| Some(ValueHash::of(it.payload.as_ref()?)))
+        }
+        _ => None,
+    };
+    let new_value = resolution.outcome().and_then(Outcome::payload);
+    let new_value = new_value.map(ValueHash::of);
     let query = backend
         .statements()
         .await?
@@ -28,7 +39,9 @@ pub(in crate::store) async fn resolve_manually(
         .observation(observed)
         .text(change.actor())
         .text(change.reason())
-        .text(AuditAction::of(resolution).as_str());
+        .text(AuditAction::of(resolution).as_str())
+        .bytes(old_value.as_ref().map(|it| &it.as_bytes()[..]))
+        .bytes(new_value.as_ref().map(|it| &it.as_bytes()[..]));
     if backend.write(query).await? == 0 {
         return Ok(Resolved::Stale);
     }
@@ -71,6 +84,17 @@ pub(in crate::store) fn manual_changes(missing: &[String]) -> Finding {
         ),
         "GRANT these privileges to the user with whom operators connect",
     )
+}
+
+/// Names the user that a manual change needs, if this one lacks a privilege.
+pub(in crate::store) fn name_the_user(error: StoreError) -> StoreError {
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    if error.to_string() == super::LACKS_PRIVILEGE {
+        const MESSAGE: &str = "this user may not change records manually; connect as the user of operators, whose privileges \
+             the book lists";
+        return StoreError::new(StoreErrorKind::Denied, MESSAGE).with_source(error);
+    }
+    error
 }
 
 /// Reads a page of the audit.
@@ -121,6 +145,11 @@ fn entry<R: Readable>(row: &R) -> Result<AuditEntry, StoreError> {
         let id = id.as_ref().try_into().map_err(|_| corrupt("id"))?;
         Ok::<_, StoreError>(RecordId::from_bytes(id))
     };
+    let hash = |column| {
+        let hash = row.bytes_or_null(column).map_err(unreadable)?;
+        let hash = hash.map(|it| it.as_ref().try_into().map_err(|_| corrupt("hash")));
+        Ok::<_, StoreError>(hash.transpose()?.map(ValueHash::from_bytes))
+    };
     let subject = if action == AuditAction::Purged {
         AuditSubject::Purge {
             removed: count(12)?,
@@ -150,11 +179,14 @@ fn entry<R: Readable>(row: &R) -> Result<AuditEntry, StoreError> {
             state: RecordState::from_stored(text(9)?).ok_or_else(|| corrupt("state"))?,
             fencing_token: FencingToken::from_number(number(10)?),
             attempt: number(11)?.try_into().map_err(|_| corrupt("attempt"))?,
+            old_value: hash(15)?,
+            new_value: hash(16)?,
         })
     };
     Ok(AuditEntry {
         at: Timestamp::from_micros(number(1)?),
         change: ManualChange::new(text(2)?, text(3)?).map_err(|_| corrupt("reason"))?,
+        user: row.text_or_null(17).map_err(unreadable)?.map(Into::into),
         action,
         subject,
     })
@@ -192,7 +224,10 @@ macro_rules! audit_store {
             ) -> Result<Resolved, StoreError> {
                 use crate::store::TransactionalStore as _;
                 if *resolution == Resolution::Erase
-                    && SqlStore::before_erasing(self, observed).await? == Resolved::Stale
+                    && SqlStore::before_erasing(self, observed)
+                        .await
+                        .map_err(sql::name_the_user)?
+                        == Resolved::Stale
                 {
                     return Ok(Resolved::Stale);
                 }
@@ -207,7 +242,9 @@ macro_rules! audit_store {
                     }
                     Ok(resolved)
                 };
-                sql::retry_transaction(run).await
+                sql::retry_transaction(run)
+                    .await
+                    .map_err(sql::name_the_user)
             }
 
             async fn purge_manually(
@@ -216,7 +253,8 @@ macro_rules! audit_store {
                 change: &crate::store::ManualChange,
             ) -> Result<Purged, StoreError> {
                 use crate::store::TransactionalStore as _;
-                let due = &self.due_for_purge(limit).await?;
+                let due = self.due_for_purge(limit).await;
+                let due = &due.map_err(sql::name_the_user)?;
                 let run = || async move {
                     // An error drops the transaction, which rolls it back.
                     let mut transaction = self.begin_manual_change().await?;
@@ -229,7 +267,9 @@ macro_rules! audit_store {
                     self.commit(transaction).await?;
                     Ok(purged)
                 };
-                sql::retry_transaction(run).await
+                sql::retry_transaction(run)
+                    .await
+                    .map_err(sql::name_the_user)
             }
 
             async fn audit(

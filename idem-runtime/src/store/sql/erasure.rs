@@ -162,7 +162,9 @@ macro_rules! erasure_store {
                     self.commit(transaction).await?;
                     Ok(gone)
                 };
-                sql::retry_transaction(run).await
+                sql::retry_transaction(run)
+                    .await
+                    .map_err(sql::name_the_user)
             }
 
             async fn redact_audit(

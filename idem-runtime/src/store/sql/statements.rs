@@ -131,6 +131,7 @@ declare_statements! {
         resolve_complete,
         resolve_release,
         resolve_interrupt,
+        resolve_correct,
         erase,
         write_entry,
         write_purge,

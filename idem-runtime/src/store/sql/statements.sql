@@ -170,6 +170,16 @@ UPDATE {records} SET
     state = 'interrupted'
 WHERE {resolvable}
 
+-- name: resolve_correct
+-- As above, for a record that has ended without an owner. Another operator may have corrected it since it was read. The
+-- time of its end stays, and so does the time of its purge.
+UPDATE {records} SET
+    codec = ?7,
+    payload = ?8,
+    fencing_token = {next_fencing_token},
+    state = ?6
+WHERE {observed} AND state IN ('completed', 'failed', 'unrecorded') AND claim_id IS NULL AND NOT ({expired}) AND {alone}
+
 -- name: erase
 -- As above for a record in any state. An owner whose lease is valid may be running: its record is never erased.
 {erase_begin}
@@ -181,15 +191,17 @@ WHERE {observed} AND NOT ({expired})
 -- The resolution follows in the same transaction. Another caller must not change the record in between: the entry would
 -- tell of a record that nobody resolved. The row therefore stays locked.
 INSERT INTO {audit} (
-    {entry_column} made_at, actor, reason, action, id, scope, operation, idempotency_key, state, fencing_token, attempt
+    {entry_column} made_at, actor, reason, action, id, scope, operation, idempotency_key, state, fencing_token, attempt,
+    old_value, new_value, database_user
 )
-SELECT {entry_number} {now}, ?6, ?7, ?8, id, scope, operation, idempotency_key, state, fencing_token, attempt
+SELECT {entry_number} {now}, ?6, ?7, ?8, id, scope, operation, idempotency_key, state, fencing_token, attempt, ?9, ?10,
+    {database_user}
 FROM {records} WHERE {observed} {lock}
 
 -- name: write_purge
 -- The purge precedes it in the same transaction: no record is deleted without this entry.
-INSERT INTO {audit} ({entry_column} made_at, actor, reason, action, removed, abandoned, interrupted)
-VALUES ({entry_number} {now}, ?1, ?2, ?3, ?4, ?5, ?6)
+INSERT INTO {audit} ({entry_column} made_at, actor, reason, action, removed, abandoned, interrupted, database_user)
+VALUES ({entry_number} {now}, ?1, ?2, ?3, ?4, ?5, ?6, {database_user})
 
 -- name: lock_all
 -- Owners may have renewed their leases since the records were read, and transactions may hold them. The rows that nobody
@@ -211,8 +223,8 @@ UPDATE {audit} SET removed = removed + ?3 WHERE id = ?1 AND fencing_token = ?2 A
 
 -- name: write_erasure
 -- The first batch writes the entry, in the transaction that deletes.
-INSERT INTO {audit} ({entry_column} made_at, actor, reason, action, id, fencing_token, removed)
-VALUES ({entry_number} {now}, ?4, ?5, 'erased_scope', ?1, ?2, ?3)
+INSERT INTO {audit} ({entry_column} made_at, actor, reason, action, id, fencing_token, removed, database_user)
+VALUES ({entry_number} {now}, ?4, ?5, 'erased_scope', ?1, ?2, ?3, {database_user})
 
 -- name: last_entry
 -- Entries that are written later belong to calls after the erasure.
@@ -220,7 +232,7 @@ SELECT coalesce(max(entry), 0) FROM {audit} WHERE {alone}
 
 -- name: redact_entries
 -- Operators may change records meanwhile, which adds entries. An entry keeps the id of its record.
-UPDATE {audit} SET scope = NULL, idempotency_key = NULL
+UPDATE {audit} SET scope = NULL, idempotency_key = NULL, old_value = NULL, new_value = NULL
 WHERE entry > ?1 AND entry <= ?2 AND idempotency_key IS NOT NULL AND {of_scope} AND {alone}
 
 -- name: note_operation
@@ -239,7 +251,7 @@ SELECT codec, payload, recoveries FROM {recovery} WHERE id = ?1 AND {alone}
 -- Entries never change, and new ones have higher numbers than those on any page.
 SELECT
     entry, made_at, actor, reason, action, id, scope, operation, idempotency_key, state, fencing_token, attempt,
-    removed, abandoned, interrupted
+    removed, abandoned, interrupted, old_value, new_value, database_user
 FROM {audit}
 WHERE entry < ?1
     AND (?2 IS NULL OR id = ?2)

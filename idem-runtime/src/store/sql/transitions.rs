@@ -323,10 +323,11 @@ pub(in crate::store) async fn resolve(
         Resolution::Complete(_) => &statements.resolve_complete,
         Resolution::Release => &statements.resolve_release,
         Resolution::Interrupt => &statements.resolve_interrupt,
+        Resolution::Correct(_) => &statements.resolve_correct,
         Resolution::Erase => &statements.erase,
     };
     let mut query = statement.query().observation(observed);
-    if let Resolution::Complete(outcome) = resolution {
+    if let Some(outcome) = resolution.outcome() {
         query = query.outcome(outcome);
     }
     resolved(backend, query).await

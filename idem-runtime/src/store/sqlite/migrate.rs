@@ -17,6 +17,7 @@ pub(super) const RECORDS: Migrations = Migrations {
         include_str!("../../../migrations/sqlite/0003_audit.sql"),
         include_str!("../../../migrations/sqlite/0004_payload_for.sql"),
         include_str!("../../../migrations/sqlite/0005_operations.sql"),
+        include_str!("../../../migrations/sqlite/0006_audit_values.sql"),
     ],
 };
 

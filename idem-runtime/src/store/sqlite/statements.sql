@@ -105,6 +105,10 @@ DELETE FROM {records}
 -- part: erase_end
 -- The trigger raises the fencing floor, and deletes the steps and the recovery input.
 
+-- part: database_user
+-- SQLite has no users.
+NULL
+
 -- part: entry_column
 -- The database numbers the entries.
 
