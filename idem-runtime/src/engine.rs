@@ -16,7 +16,7 @@
 //! | [`attempt`], [`steps`], [`provenance`] | functions for the body and its caller |
 //! | [`transaction`], [`reentrancy`] | calls in a transaction of the store's database |
 //! | [`interference`] | what a test does to a process |
-//! | [`records`], [`erasure`], [`operation`], [`operation_names`], [`recovery`], [`purger`] | work of operators and background tasks |
+//! | [`records`], [`stored_form`], [`erasure`], [`operation`], [`operation_names`], [`recovery`], [`purger`] | work of operators and background tasks |
 
 mod admission;
 mod attempt;
@@ -59,6 +59,7 @@ mod shared;
 mod singleflight;
 mod step_state;
 mod steps;
+mod stored_form;
 #[cfg(feature = "metrics")]
 mod stuck_report;
 pub(crate) mod transaction;
@@ -78,6 +79,7 @@ pub use self::purger::{Purger, PurgerGuard};
 pub use self::records::{RecordChanges, Records};
 pub use self::recovery::{Recovery, RecoveryGuard};
 pub use self::run_options::RunOptions;
+pub use self::stored_form::StoredForm;
 #[cfg(feature = "metrics")]
 pub use self::stuck_report::StuckReporter;
 pub use self::typed::{Finality, Reconciled};

@@ -192,7 +192,7 @@ pub mod advanced {
 pub mod operator {
     #[cfg(feature = "metrics")]
     pub use crate::engine::StuckReporter;
-    pub use crate::engine::{ErasedScope, RecordChanges, Records, ScopeErasure};
+    pub use crate::engine::{ErasedScope, RecordChanges, Records, ScopeErasure, StoredForm};
     pub use crate::store::operator::*;
     pub use crate::verify::{StoredPart, Verification, VerificationFailure, VerificationReport};
 }

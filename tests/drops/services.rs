@@ -25,6 +25,7 @@ use crate::trace::{Failure, Trace};
 enum Manual {
     Complete,
     Fail,
+    Correct,
     Release,
     Erase,
 }
@@ -36,6 +37,7 @@ pub(crate) fn scenarios<H: AnyFixture>() -> Vec<(&'static str, Scenario<H>)> {
         ("records_list", scenario(list)),
         ("records_complete", manually(Manual::Complete)),
         ("records_fail", manually(Manual::Fail)),
+        ("records_correct", manually(Manual::Correct)),
         ("records_release", manually(Manual::Release)),
         ("records_erase", manually(Manual::Erase)),
         ("purge", scenario(purge)),
@@ -172,14 +174,26 @@ async fn resolve<H: AnyFixture>(
 ) -> Result<Dropped> {
     let witness = fixtures.witness.base().clone();
     let under_test = fixtures.under_test.base().clone();
-    let (trace, found) = interrupted(&witness).await?;
+    let (trace, mut found) = interrupted(&witness).await?;
     let value = trace.key.clone();
+    let mut before = RecordState::Interrupted;
+    if how == Manual::Correct {
+        let change = ManualChange::new("drops", "a mistake")?;
+        let records = witness.idem.records().by(&change);
+        records
+            .complete(MANUAL, &found.observation(), &value)
+            .await?;
+        let ended = record(&witness, REFUSE, &trace.key).await?;
+        found = ended.context("the record is missing")?;
+        before = RecordState::Completed;
+    }
     let make = async |fixture: &Fixture, record: &Record| {
         let change = ManualChange::new("drops", "a test")?;
         let (records, observed) = (fixture.idem.records().by(&change), record.observation());
         match how {
             Manual::Complete => Ok(records.complete(MANUAL, &observed, &value).await?),
             Manual::Fail => Ok(records.fail(MANUAL, &observed, &value).await?),
+            Manual::Correct => Ok(records.correct_to_error(MANUAL, &observed, &value).await?),
             Manual::Release => Ok(records.release(&observed).await?),
             Manual::Erase => anyhow::Ok(records.erase(&observed).await?),
         }
@@ -194,7 +208,7 @@ async fn resolve<H: AnyFixture>(
     }
     let expected = match how {
         Manual::Complete => Some(RecordState::Completed),
-        Manual::Fail => Some(RecordState::Failed),
+        Manual::Fail | Manual::Correct => Some(RecordState::Failed),
         Manual::Release => Some(RecordState::Released),
         Manual::Erase => None,
     };
@@ -212,10 +226,7 @@ async fn resolve<H: AnyFixture>(
                 !completed,
                 "a resolution was acknowledged, but the record is {state:?}"
             );
-            ensure!(
-                state == Some(RecordState::Interrupted),
-                "the record became {state:?}"
-            );
+            ensure!(state == Some(before), "the record became {state:?}");
             if let Some(found) = found {
                 let observed = found.observation();
                 let change = ManualChange::new("drops", "a test")?;
@@ -224,6 +235,7 @@ async fn resolve<H: AnyFixture>(
                 match how {
                     Manual::Complete => records.complete(MANUAL, &observed, &value).await?,
                     Manual::Fail => records.fail(MANUAL, &observed, &value).await?,
+                    Manual::Correct => records.correct_to_error(MANUAL, &observed, &value).await?,
                     Manual::Release => records.release(&observed).await?,
                     Manual::Erase => records.erase(&observed).await?,
                 };

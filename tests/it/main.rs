@@ -12,6 +12,7 @@ mod cached;
 mod client;
 mod connect;
 mod console;
+mod corrections;
 mod disk;
 mod engine;
 mod fingerprint;

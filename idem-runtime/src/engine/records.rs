@@ -7,8 +7,8 @@ use crate::key::{Identity, Operation, RecordId, Scope, ToKey, ToScope};
 use crate::policy::Policy;
 use crate::record::{Observation, Outcome, Payload, Record};
 use crate::store::{
-    Attempts, AuditFilter, AuditPage, AuditStore, Filter, ListedRecord, ManualChange, Page,
-    PageRequest, Purged, Resolution, Resolved, ScopeFilter,
+    Attempts, AuditAction, AuditEntry, AuditFilter, AuditPage, AuditStore, Filter, ListedRecord,
+    ManualChange, Page, PageRequest, Purged, Resolution, Resolved, ScopeFilter,
 };
 use crate::timing::bounded;
 
@@ -190,6 +190,50 @@ impl<'a> Records<'a> {
         Ok(bounded(limit, self.audit_store()?.audit(filter, page)).await?)
     }
 
+    /// Returns the entry of the audit on the outcome of this record, if an operator set it: who set or last corrected it,
+    /// when, and why. `None` if the owner of a claim set the outcome, or the answer of a reconciliation did, if the entry
+    /// was deleted, or if the store keeps no audit.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn set_manually(self, record: &Record) -> Result<Option<AuditEntry>, Error> {
+        if !record.was_resolved() || self.0.store.audit().is_none() {
+            return Ok(None);
+        }
+        let filter = AuditFilter {
+            id: Some(record.id),
+            ..AuditFilter::default()
+        };
+        let mut page = PageRequest::default();
+        loop {
+            let read = self.audit(&filter, &page).await?;
+            for entry in read.entries {
+                let Some(before) = entry.record() else {
+                    continue;
+                };
+                // Entries on what came after this record.
+                if before.fencing_token >= record.fencing_token {
+                    continue;
+                }
+                // The others are on this attempt of this generation, or on an earlier one: an ended record has no further
+                // attempt.
+                if entry.at < record.first_claimed_at
+                    || before.attempt != record.attempt
+                    || entry.action == AuditAction::Erased
+                {
+                    return Ok(None);
+                }
+                if entry.action.sets_outcome() {
+                    return Ok(Some(entry));
+                }
+            }
+            match read.next {
+                Some(next) => page.after = Some(next),
+                None => return Ok(None),
+            }
+        }
+    }
+
     fn audit_store(self) -> Result<&'a dyn AuditStore, StoreError> {
         self.0.store.audit().ok_or_else(|| {
             StoreError::new(
@@ -255,7 +299,8 @@ impl<'a> RecordChanges<'a> {
         value: &T,
     ) -> Result<Resolved, Error> {
         let outcome = Outcome::Completed(self.records.encode(value)?);
-        self.end(operation.name(), observed, outcome).await
+        self.of_operation(operation.name(), observed, Resolution::Complete(outcome))
+            .await
     }
 
     /// Completes an interrupted or lapsed record of this operation with this error: the work failed for good, and replays
@@ -270,15 +315,48 @@ impl<'a> RecordChanges<'a> {
         error: &E,
     ) -> Result<Resolved, Error> {
         let outcome = Outcome::Failed(self.records.encode(error)?);
-        self.end(operation.name(), observed, outcome).await
+        self.of_operation(operation.name(), observed, Resolution::Complete(outcome))
+            .await
     }
 
-    /// Ends a record of this operation. The operation of an id never changes, so reading it first is no race.
-    async fn end(
+    /// Replaces an outcome that was [set manually](Records::set_manually) by this value. The retention of the record does not
+    /// begin again. Calls that were answered before had the old outcome.
+    ///
+    /// # Errors
+    /// [`InvalidCall::NotSetManually`] if no operator set the outcome, and those of [`complete`](Self::complete). Nothing is
+    /// changed then.
+    pub async fn correct<T: StoredValue, E: ?Sized>(
+        self,
+        operation: TypedOperation<T, E>,
+        observed: &Observation,
+        value: &T,
+    ) -> Result<Resolved, Error> {
+        let outcome = Outcome::Completed(self.records.encode(value)?);
+        self.of_operation(operation.name(), observed, Resolution::Correct(outcome))
+            .await
+    }
+
+    /// Replaces an outcome that was set manually by this error, as [`correct`](Self::correct) does by a value.
+    ///
+    /// # Errors
+    /// As for [`correct`](Self::correct).
+    pub async fn correct_to_error<T: ?Sized, E: StoredValue>(
+        self,
+        operation: TypedOperation<T, E>,
+        observed: &Observation,
+        error: &E,
+    ) -> Result<Resolved, Error> {
+        let outcome = Outcome::Failed(self.records.encode(error)?);
+        self.of_operation(operation.name(), observed, Resolution::Correct(outcome))
+            .await
+    }
+
+    /// Resolves a record of this operation. The operation of an id never changes, so reading it first is no race.
+    async fn of_operation(
         self,
         operation: &'static str,
         observed: &Observation,
-        outcome: Outcome,
+        resolution: Resolution,
     ) -> Result<Resolved, Error> {
         let Some(record) = self.records.get(&observed.id).await? else {
             return Ok(Resolved::Stale);
@@ -291,7 +369,7 @@ impl<'a> RecordChanges<'a> {
             }
             .into());
         }
-        self.resolve(observed, Resolution::Complete(outcome)).await
+        self.resolve(observed, resolution).await
     }
 
     /// Releases an interrupted or lapsed record: the work was not done, and the next call runs the body.
@@ -342,15 +420,25 @@ impl<'a> RecordChanges<'a> {
     }
 
     /// Resolves a record, with an outcome that is encoded already. For programs that do not know the types of operations: a
-    /// value of another type makes later calls fail with [`Error::Decode`].
+    /// value of another type makes later calls fail with [`Error::Decode`]. [`Records::stored_form`] finds most of them.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`], and [`InvalidCall::NotSetManually`] for a correction of an outcome that no operator set.
     pub async fn resolve(
         self,
         observed: &Observation,
         resolution: Resolution,
     ) -> Result<Resolved, Error> {
+        if matches!(resolution, Resolution::Correct(_)) {
+            let record = self.records.get(&observed.id).await?;
+            // The outcome of an observation never changes, so reading who set it first is no race.
+            let Some(record) = record.filter(|it| it.observation() == *observed) else {
+                return Ok(Resolved::Stale);
+            };
+            if self.records.set_manually(&record).await?.is_none() {
+                return Err(InvalidCall::NotSetManually.into());
+            }
+        }
         let store = self.records.audit_store()?;
         let resolved = store.resolve_manually(observed, &resolution, self.change);
         Ok(bounded(self.records.policy().store_timeout, resolved).await?)

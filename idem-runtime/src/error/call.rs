@@ -89,6 +89,12 @@ pub enum InvalidCall {
         /// Operation of the record.
         found: String,
     },
+    /// An operator was to correct an outcome that was not set manually.
+    #[error(
+        "the outcome of this record was not set manually, so callers may rely on it and it stays; only an outcome that an \
+         operator set can be corrected"
+    )]
+    NotSetManually,
     /// The call uses issued keys, and the handle has no secret to sign them with.
     #[error("issued keys are signed, give the handle a secret with `fingerprint_secret`")]
     NoSecret,

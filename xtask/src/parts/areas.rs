@@ -112,6 +112,7 @@ pub(super) const AREAS: &[Area] = &[
                 "engine::",
                 "batches::",
                 "connect::",
+                "corrections::",
                 "imposter::",
                 "issued::",
                 "keys::",

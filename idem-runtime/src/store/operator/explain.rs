@@ -1,7 +1,8 @@
 //! Why a key answers what it answers, until when, and what an operator may do about it.
 
-use super::text::{duration, time_from};
+use super::text::{duration, shown, time_from};
 use crate::record::{OnCrash, Record, RecordState};
+use crate::store::{AuditAction, AuditEntry};
 
 /// Explanation of a record, in sentences.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +36,11 @@ const DECIDE: &[(&str, &str)] = &[
 ];
 /// Command on a record that has ended.
 const FORGET: &[(&str, &str)] = &[("erase", "forget the key: the next call runs the work again")];
+/// Command on a record whose outcome was set manually.
+const CORRECT: (&str, &str) = (
+    "correct",
+    "the outcome was set by mistake: store another one, and replay it",
+);
 /// Command on a record whose work was not done.
 const BEGIN_AGAIN: &[(&str, &str)] = &[(
     "erase",
@@ -59,6 +65,27 @@ impl Explanation {
             RecordState::Unrecorded => Self::unrecorded(record),
             RecordState::Interrupted => Self::interrupted(record),
         }
+    }
+
+    /// Adds who set the outcome, when and why, and the command that corrects it. `set_by` is the entry of the audit that
+    /// [`Records::set_manually`](crate::operator::Records::set_manually) finds.
+    #[must_use]
+    pub fn with_manual_change(mut self, record: &Record, set_by: &AuditEntry) -> Self {
+        let verb = match set_by.action {
+            AuditAction::Corrected => "corrected",
+            _ => "set",
+        };
+        let user = set_by.user.as_deref().map_or_else(String::new, |user| {
+            format!(" (database user {})", shown(user))
+        });
+        self.happened += &format!(
+            " The outcome was {verb} manually {} by {}{user}: \u{201c}{}\u{201d}.",
+            time_from(set_by.at, record.read_at),
+            shown(set_by.change.actor()),
+            shown(set_by.change.reason()),
+        );
+        self.commands.insert(0, CORRECT);
+        self
     }
 
     fn running(record: &Record) -> Self {
