@@ -16,8 +16,10 @@ use crate::condition::Condition;
 use crate::duration::duration;
 use crate::stdout;
 
+mod changes;
 mod scopes;
 
+pub(crate) use self::changes::{Change, Complete, Content, Correct, Fail, ManualChangeArgs};
 pub(crate) use self::scopes::{Erase, Export, Find, IndexName};
 
 /// Say why an idempotency key answers what it answers, and what to do about it
@@ -99,6 +101,11 @@ pub(crate) enum Command {
     Complete(Complete),
     /// Record that the work failed for good, with its error: later calls replay it
     Fail(Fail),
+    /// Replace an outcome that was set manually by mistake: later calls replay the new one
+    ///
+    /// Only what `complete`, `fail` or `correct` stored can be corrected: callers may rely on any other outcome. The audit gets
+    /// the SHA-256 of both contents. Calls that were answered before had the old outcome.
+    Correct(Correct),
     /// Record that the work was not done: the next call runs it
     Release(Change),
     /// Delete a record, as if its key had never been used; or with --scope alone, everything of a scope
@@ -292,52 +299,6 @@ pub(crate) struct Explain {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Change {
-    #[command(flatten)]
-    pub(crate) which: Selected,
-    /// Show the records that --where selects, and change nothing
-    #[arg(long, conflicts_with_all = ["operation", "id"])]
-    pub(crate) dry_run: bool,
-    /// Largest number of records that --where selects
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with_all = ["operation", "id"])]
-    pub(crate) limit: u32,
-    #[command(flatten)]
-    pub(crate) by: ManualChangeArgs,
-    #[command(flatten)]
-    pub(crate) form: Form,
-}
-
-/// Confirmation of a manual change, and what the audit keeps of it.
-#[derive(Debug, Args)]
-pub(crate) struct ManualChangeArgs {
-    /// Do not ask
-    #[arg(long, short)]
-    pub(crate) yes: bool,
-    /// Reason of the change. It is stored in the audit
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) reason: Option<String>,
-    /// Actor of the change, by default this user of this host. Required if the user has no name, as in many containers. The
-    /// actor is stored in the audit
-    #[arg(long, value_name = "NAME", env = "IDEM_ACTOR", hide_env_values = true)]
-    pub(crate) actor: Option<String>,
-}
-
-/// Record or records to change.
-#[derive(Debug, Args)]
-#[command(mut_arg("operation", |it| it.required_unless_present_any(["id", "condition"])))]
-#[command(mut_arg("key", |it| it.required_unless_present_any(["id", "condition"])))]
-pub(crate) struct Selected {
-    #[command(flatten)]
-    pub(crate) name: Name,
-    /// All records that meet a condition, such as 'state=interrupted operation=payments.charge age>2h'
-    ///
-    /// The terms are state, operation, scope, key and on_crash with = or !=; age and attempt with =, !=, <, <=, > or >=;
-    /// and the words stuck and lapsed. A record must meet each of them. Quotation marks may enclose a value.
-    #[arg(long = "where", id = "condition", value_name = "CONDITION", conflicts_with_all = ["operation", "key", "scope", "id"])]
-    pub(crate) condition: Option<Condition>,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct Steps {
     #[command(flatten)]
     pub(crate) which: Which,
@@ -448,7 +409,7 @@ impl Command {
                 OutboxCommand::Requeue(_) | OutboxCommand::Discard(_)
             ),
             Self::Migrate(migrate) => migrate.action.apply,
-            Self::Purge(_) => true,
+            Self::Correct(_) | Self::Purge(_) => true,
             _ => false,
         }
     }
@@ -546,43 +507,6 @@ pub(crate) struct MigrateAction {
     /// Apply the missing migrations. Safe beside running services and other migrations
     #[arg(long)]
     pub(crate) apply: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Complete {
-    #[command(flatten)]
-    pub(crate) change: Change,
-    #[command(flatten)]
-    pub(crate) result: Content,
-    /// The result is unknown: later calls get the error `Unrecorded`, and the work is not done again
-    #[arg(long, group = "content")]
-    pub(crate) without_value: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(mut_arg("value", |it| {
-    it.long("error").help("The error as JSON, as the operation's function would return it")
-}))]
-#[command(mut_arg("value_file", |it| {
-    it.long("error-file").help("A file with the error as JSON; - for standard input")
-}))]
-pub(crate) struct Fail {
-    #[command(flatten)]
-    pub(crate) change: Change,
-    #[command(flatten)]
-    pub(crate) error: Content,
-}
-
-/// Stored content of a record, as JSON.
-#[derive(Debug, Args)]
-#[group(id = "content", required = true, multiple = false)]
-pub(crate) struct Content {
-    /// The result as JSON, as the operation's function would return it
-    #[arg(long, value_name = "JSON")]
-    pub(crate) value: Option<String>,
-    /// A file with the result as JSON; - for standard input
-    #[arg(long, value_name = "PATH")]
-    pub(crate) value_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

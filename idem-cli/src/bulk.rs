@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use idem_runtime::key::Operation;
 use idem_runtime::record::Observation;
 use idem_runtime::store::{
     AuditStore, Cursor, ListedRecord, ManualChange, Resolution, Resolved, Unreadable,
@@ -16,6 +17,7 @@ use crate::history;
 use crate::input::{is_confirmed, manual_change};
 use crate::look::page;
 use crate::output;
+use crate::plan::Plan;
 use crate::stdout::outln;
 use crate::target::Handle;
 use idem_runtime::operator::Explanation;
@@ -31,6 +33,7 @@ const GIVE_UP_AFTER: u32 = 3;
 #[derive(Debug, Default)]
 struct Selection {
     observations: Vec<Observation>,
+    operations: Vec<Operation>,
     /// The first of the records.
     shown: Vec<ListedRecord>,
     /// Number of records that meet the condition, but that the command does not apply to.
@@ -55,10 +58,9 @@ pub(crate) async fn resolve(
     idem: &Handle,
     change: &Change,
     condition: &Condition,
-    command: &'static str,
-    meaning: &str,
-    resolution: &Resolution,
+    plan: &Plan,
 ) -> anyhow::Result<End> {
+    let (command, meaning) = (plan.command, plan.meaning);
     let selection = select(idem, change, condition, command).await?;
     let as_json = change.form.json;
     if !as_json {
@@ -73,6 +75,9 @@ pub(crate) async fn resolve(
             false => End::Done,
         });
     }
+    for operation in &selection.operations {
+        plan.check(idem, operation).await?;
+    }
     let number = selection.observations.len();
     if !change.by.yes
         && !is_confirmed(&format!(
@@ -84,7 +89,7 @@ pub(crate) async fn resolve(
     }
     let manual = manual_change(&change.by)?;
     let audit = history::audit_of(idem)?;
-    let report = apply(audit, &selection.observations, resolution, &manual).await;
+    let report = apply(audit, &selection.observations, &plan.resolution, &manual).await;
     match as_json {
         true => print_json(&selection, &report),
         false => print_report(&report),
@@ -123,6 +128,10 @@ async fn select(
                 return Ok(selection);
             }
             selection.observations.push(record.observation());
+            if !selection.operations.contains(&record.identity.operation) {
+                let operation = record.identity.operation.clone();
+                selection.operations.push(operation);
+            }
             if selection.shown.len() < SHOWN {
                 selection.shown.push(listed);
             }

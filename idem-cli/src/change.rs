@@ -2,6 +2,7 @@
 //! shown.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use idem_runtime::Codec;
@@ -9,11 +10,12 @@ use idem_runtime::record::{Outcome, Payload, Record};
 use idem_runtime::store::{Resolution, Resolved};
 use serde_json::json;
 
-use crate::arguments::{Change, Complete, Content, Fail};
+use crate::arguments::{Change, Complete, Content, Correct, Fail, Form, ManualChangeArgs, Name};
 use crate::find::{find, print_absent};
 use crate::history;
 use crate::input::{is_confirmed, manual_change, read_file};
 use crate::look::print_record;
+use crate::plan::Plan;
 use crate::stdout::{errln, outln};
 use crate::target::Handle;
 use crate::{End, bulk, output};
@@ -24,54 +26,103 @@ pub(crate) async fn complete(idem: &Handle, complete: &Complete) -> anyhow::Resu
         Some(value) => Outcome::Completed(value),
         None => Outcome::Unrecorded,
     };
-    let change =
-        "complete the record: later calls get this result, and the work does not run again";
-    resolve(
-        idem,
-        &complete.change,
-        "complete",
-        change,
-        Resolution::Complete(outcome),
-    )
-    .await
+    let plan = Plan {
+        command: "complete",
+        meaning: "complete the record: later calls get this result, and the work does not run again",
+        resolution: Resolution::Complete(outcome),
+        is_unchecked: complete.check.unchecked,
+    };
+    resolve(idem, &complete.change, &plan).await
 }
 
 pub(crate) async fn fail(idem: &Handle, fail: &Fail) -> anyhow::Result<End> {
     let error = read_json(&fail.error)?;
     let error = error.context("the error is missing: pass --error or --error-file")?;
-    let change = "fail the record: later calls get this error, and the work does not run again";
-    let resolution = Resolution::Complete(Outcome::Failed(error));
-    resolve(idem, &fail.change, "fail", change, resolution).await
+    let plan = Plan {
+        command: "fail",
+        meaning: "fail the record: later calls get this error, and the work does not run again",
+        resolution: Resolution::Complete(Outcome::Failed(error)),
+        is_unchecked: fail.check.unchecked,
+    };
+    resolve(idem, &fail.change, &plan).await
+}
+
+pub(crate) async fn correct(idem: &Handle, correct: &Correct) -> anyhow::Result<End> {
+    let content = &correct.content;
+    let of = |value: &Option<String>, file: &Option<PathBuf>| {
+        read_json(&Content {
+            value: value.clone(),
+            value_file: file.clone(),
+        })
+    };
+    let outcome = match of(&content.value, &content.value_file)? {
+        Some(value) => Outcome::Completed(value),
+        None => match of(&content.error, &content.error_file)? {
+            Some(error) => Outcome::Failed(error),
+            None => Outcome::Unrecorded,
+        },
+    };
+    let plan = Plan {
+        command: "correct",
+        meaning: "replace the outcome of the record: later calls get the new one. Calls before this had the old one",
+        resolution: Resolution::Correct(outcome),
+        is_unchecked: correct.check.unchecked,
+    };
+    refuse_questions(correct.form, &correct.by, &plan)?;
+    resolve_one(idem, &correct.which.name, &correct.by, correct.form, &plan).await
 }
 
 pub(crate) async fn release(idem: &Handle, release: &Change) -> anyhow::Result<End> {
-    let change =
-        "release the record: the next call runs the work. If it was done already, it is done twice";
-    resolve(idem, release, "release", change, Resolution::Release).await
+    let plan = Plan {
+        command: "release",
+        meaning: "release the record: the next call runs the work. If it was done already, it is done twice",
+        resolution: Resolution::Release,
+        is_unchecked: false,
+    };
+    resolve(idem, release, &plan).await
 }
 
 pub(crate) async fn erase(idem: &Handle, erase: &Change) -> anyhow::Result<End> {
-    let change =
-        "delete the record: the next call runs the work. If it was done already, it is done twice";
-    resolve(idem, erase, "erase", change, Resolution::Erase).await
+    let plan = Plan {
+        command: "erase",
+        meaning: "delete the record: the next call runs the work. If it was done already, it is done twice",
+        resolution: Resolution::Erase,
+        is_unchecked: false,
+    };
+    resolve(idem, erase, &plan).await
+}
+
+/// Refuses a change that would have to ask on a terminal in the middle of JSON.
+fn refuse_questions(form: Form, by: &ManualChangeArgs, plan: &Plan) -> anyhow::Result<()> {
+    if form.json && !by.yes {
+        bail!(
+            "with --json there is no question: pass --yes to {}",
+            plan.meaning
+        );
+    }
+    Ok(())
 }
 
 /// Shows the record, asks, and resolves it. With a condition, resolves all records that meet it.
-async fn resolve(
+async fn resolve(idem: &Handle, change: &Change, plan: &Plan) -> anyhow::Result<End> {
+    if !change.dry_run {
+        refuse_questions(change.form, &change.by, plan)?;
+    }
+    match &change.which.condition {
+        Some(condition) => bulk::resolve(idem, change, condition, plan).await,
+        None => resolve_one(idem, &change.which.name, &change.by, change.form, plan).await,
+    }
+}
+
+async fn resolve_one(
     idem: &Handle,
-    change: &Change,
-    command: &'static str,
-    meaning: &str,
-    resolution: Resolution,
+    name: &Name,
+    by: &ManualChangeArgs,
+    form: Form,
+    plan: &Plan,
 ) -> anyhow::Result<End> {
-    let as_json = change.form.json;
-    if as_json && !change.by.yes && !change.dry_run {
-        bail!("with --json there is no question: pass --yes to {meaning}");
-    }
-    if let Some(condition) = &change.which.condition {
-        return bulk::resolve(idem, change, condition, command, meaning, &resolution).await;
-    }
-    let Some(record) = find(idem, &change.which.name).await? else {
+    let as_json = form.json;
+    let Some(record) = find(idem, name).await? else {
         match as_json {
             true => output::print_json(&json!({ "result": "absent" })),
             false => print_absent(),
@@ -81,21 +132,26 @@ async fn resolve(
     if !as_json {
         print_record(&record);
     }
-    let explanation = Explanation::of(&record);
-    if !explanation.allows(command) {
+    let explanation = match idem.records().set_manually(&record).await? {
+        Some(set_by) => Explanation::of(&record).with_manual_change(&record, &set_by),
+        None => Explanation::of(&record),
+    };
+    if !explanation.allows(plan.command) {
         bail!(
-            "`{command}` does not apply to this record. {} {}",
+            "`{}` does not apply to this record. {} {}",
+            plan.command,
             explanation.happened,
             explanation.next
         );
     }
-    if !change.by.yes && !is_confirmed(meaning)? {
+    plan.check(idem, &record.identity.operation).await?;
+    if !by.yes && !is_confirmed(plan.meaning)? {
         outln!("nothing was changed");
         return Ok(End::Failed);
     }
-    let manual = manual_change(&change.by)?;
+    let manual = manual_change(by)?;
     let resolved = history::audit_of(idem)?
-        .resolve_manually(&record.observation(), &resolution, &manual)
+        .resolve_manually(&record.observation(), &plan.resolution, &manual)
         .await
         .context("the change may have been made all the same, `idem audit` says so")?;
     let (end, result) = match resolved {

@@ -131,6 +131,7 @@ pub(crate) async fn audit(idem: &Handle, audit: &Audit) -> anyhow::Result<End> {
     let header = [
         "TIME",
         "ACTOR",
+        "USER",
         "CHANGE",
         "OPERATION",
         "KEY",
@@ -175,7 +176,7 @@ pub(crate) fn print_entries<const COLUMNS: usize>(
     }
 }
 
-fn entry_row(entry: &AuditEntry) -> [String; 9] {
+fn entry_row(entry: &AuditEntry) -> [String; 10] {
     let [operation, key, scope, state, attempt] = match entry.record() {
         Some(record) => {
             let [operation, key, scope] = match &record.identity {
@@ -213,6 +214,7 @@ fn entry_row(entry: &AuditEntry) -> [String; 9] {
     [
         output::time(entry.at),
         shown(entry.change.actor()),
+        entry.user.as_deref().map_or_else(String::new, shown),
         change,
         operation,
         key,
@@ -245,6 +247,7 @@ pub(crate) fn entry_json(entry: &AuditEntry) -> Value {
     let mut value = json!({
         "at": entry.at.as_micros(),
         "actor": entry.change.actor(),
+        "user": entry.user.as_deref(),
         "reason": entry.change.reason(),
         "action": entry.action.as_str(),
     });
@@ -258,6 +261,8 @@ pub(crate) fn entry_json(entry: &AuditEntry) -> Value {
             value["state"] = record.state.as_str().into();
             value["fencing_token"] = record.fencing_token.number().into();
             value["attempt"] = record.attempt.into();
+            value["old_value_sha256"] = record.old_value.map(|it| it.to_string()).into();
+            value["new_value_sha256"] = record.new_value.map(|it| it.to_string()).into();
         }
         AuditSubject::Purge {
             removed,

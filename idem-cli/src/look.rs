@@ -177,7 +177,18 @@ pub(crate) async fn explain(connection: &Connection, explain: &Explain) -> anyho
     let Some((record, attempts)) = history::with_attempts(idem, record).await? else {
         return absent(connection).await;
     };
-    let explanation = Explanation::of(&record);
+    let set_by = idem.records().set_manually(&record).await;
+    let set_by = set_by.unwrap_or_else(|error| {
+        errln!(
+            "warning: the audit cannot be read, so who set the outcome is not known: {}",
+            output::error(&error)
+        );
+        None
+    });
+    let mut explanation = Explanation::of(&record);
+    if let Some(entry) = &set_by {
+        explanation = explanation.with_manual_change(&record, entry);
+    }
     let members = attempts.as_ref().and_then(|it| it.members.as_ref());
     let request = request::compare(explain, &record.fingerprint, members)?;
     let owner = attempts.as_ref().and_then(Attempts::owner);
@@ -188,6 +199,7 @@ pub(crate) async fn explain(connection: &Connection, explain: &Explain) -> anyho
             "owner": owner.map(OwnerLabel::as_str),
             "request": request.as_ref().map(Comparison::word),
             "members": request.as_ref().and_then(Comparison::members),
+            "set_manually": set_by.as_ref().map(history::entry_json),
             "happened": explanation.happened,
             "answer": explanation.answer,
             "next": explanation.next,

@@ -24,6 +24,7 @@ mod man;
 mod migrate;
 mod outbox;
 mod output;
+mod plan;
 mod presence;
 mod purge;
 mod request;
@@ -127,6 +128,7 @@ async fn run(Arguments { target, command }: Arguments) -> anyhow::Result<End> {
         Command::Show(show) => look::show(&connection, &show).await,
         Command::Explain(explain) => look::explain(&connection, &explain).await,
         Command::Complete(complete) => change::complete(idem, &complete).await,
+        Command::Correct(correct) => change::correct(idem, &correct).await,
         Command::Fail(fail) => change::fail(idem, &fail).await,
         Command::Release(release) => change::release(idem, &release).await,
         Command::Erase(erase) => erase::erase(&connection, &erase).await,

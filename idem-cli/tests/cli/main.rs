@@ -19,6 +19,7 @@ use idem_tests::places::{self, Backend, Files};
 use idem_tests::{backends, on_stores};
 
 mod bulk;
+mod corrections;
 mod doctor;
 mod hostile;
 mod look;
@@ -32,6 +33,7 @@ mod tls;
 mod watch;
 
 use bulk::records_that_meet_a_condition_are_changed_together;
+use corrections::a_wrong_result_is_corrected;
 use doctor::a_healthy_store_has_no_problem;
 use look::{
     a_listing_shows_owners_and_no_results, a_request_is_compared_with_the_record,
@@ -448,6 +450,7 @@ async fn a_listing_continues_where_a_page_ended(place: Place) {
 
 on_stores! { [operators] Place::open:
     an_interrupted_letter_is_found_explained_and_completed,
+    a_wrong_result_is_corrected,
     a_record_is_failed_released_and_erased,
     who_changed_and_who_ran_a_record_is_told,
     a_living_owner_is_left_alone,
