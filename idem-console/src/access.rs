@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use self::messages::Outbox;
+pub(super) use self::values::refused;
 use super::counts::Counts;
 use super::failure::Failure;
 use super::guard::{Guard, MayChange, MayShowPayloads, Operator, Scopes};
@@ -43,6 +44,7 @@ mod messages {
     /// Without the features for its databases there is no outbox.
     pub(super) type Outbox = std::convert::Infallible;
 }
+mod values;
 
 /// Number of reads of the store that run at the same time, however many browsers look.
 const MAX_READS: usize = 4;

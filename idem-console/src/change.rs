@@ -13,7 +13,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::access::Access;
+use super::access::{Access, refused};
 use super::form::{SignedForm, Submitted};
 use super::layout::{change_failure, not_found, refusal};
 use super::record::{Draft, show};
@@ -27,6 +27,12 @@ pub(super) struct Change {
     reason: String,
     #[serde(default)]
     value: String,
+    /// Not empty if the value of a correction is an error.
+    #[serde(default)]
+    is_error: String,
+    /// Not empty if the value may have another form than stored ones.
+    #[serde(default)]
+    unchecked: String,
 }
 
 impl SignedForm for Change {
@@ -65,10 +71,16 @@ pub(super) async fn change(Path(id): Path<String>, submitted: Submitted<Change>)
             .await;
         }
     };
-    match access
-        .resolve(may, &observed, resolution, form.reason.trim())
-        .await
-    {
+    let reason = form.reason.trim();
+    let resolved = match form.unchecked.is_empty() {
+        true => {
+            access
+                .resolve_checked(may, &observed, resolution, reason)
+                .await
+        }
+        false => access.resolve(may, &observed, resolution, reason).await,
+    };
+    match resolved.map_err(refused) {
         Err(super::failure::Failure::Input(text)) => {
             let notice = html! { p.notice role="alert" { "Nothing was changed: " (text) } };
             show(
@@ -115,6 +127,11 @@ fn resolution(form: &Change, limit: usize) -> Result<Resolution, String> {
         "complete" if form.value.trim().is_empty() => Resolution::Complete(Outcome::Unrecorded),
         "complete" => Resolution::Complete(Outcome::Completed(payload()?)),
         "fail" => Resolution::Complete(Outcome::Failed(payload()?)),
+        "correct" if form.value.trim().is_empty() => Resolution::Correct(Outcome::Unrecorded),
+        "correct" if form.is_error.is_empty() => {
+            Resolution::Correct(Outcome::Completed(payload()?))
+        }
+        "correct" => Resolution::Correct(Outcome::Failed(payload()?)),
         "release" => Resolution::Release,
         "erase" => Resolution::Erase,
         _ => return Err("There is no such change.".to_owned()),

@@ -226,7 +226,10 @@ pub(super) fn changes(access: &Access, entries: &[AuditEntry]) -> Markup {
             } }
             tbody { @for entry in entries { tr data-key=(entry.at.as_micros()) {
                 td.whole data-label="Time" { (time(entry.at)) }
-                td data-label="Who" { (shown(entry.change.actor())) }
+                td data-label="Who" {
+                    (shown(entry.change.actor()))
+                    @if let Some(user) = &entry.user { " " span.quiet { (shown(user)) } }
+                }
                 td.whole data-label="Change" { (entry.action.as_str()) }
                 td data-label="Reason" { (shown(entry.change.reason())) }
                 @match &entry.subject {

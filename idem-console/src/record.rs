@@ -106,6 +106,8 @@ struct Read {
     changes: Vec<AuditEntry>,
     unreadable: Vec<Unreadable>,
     has_older: bool,
+    /// The change that set the outcome, if an operator did.
+    set_by: Option<AuditEntry>,
 }
 
 impl Read {
@@ -128,8 +130,13 @@ async fn read(access: &Access, id: &RecordId) -> Result<Read, Failure> {
             attempts,
         }),
     };
+    let set_by = match &found {
+        Some(found) => access.set_manually(&found.summary.record).await?,
+        None => None,
+    };
     Ok(Read {
         found,
+        set_by,
         changes: audit.items,
         unreadable: audit.unreadable,
         has_older: audit.next.is_some(),
@@ -150,6 +157,10 @@ fn changes(access: &Access, read: &Read) -> Markup {
 fn content(access: &Access, found: &Found, read: &Read, draft: &Draft) -> Markup {
     let Summary { record, payload } = &found.summary;
     let explanation = Explanation::of(record);
+    let explanation = match &read.set_by {
+        Some(set_by) => explanation.with_manual_change(record, set_by),
+        None => explanation,
+    };
     let now = record.read_at;
     html! {
         section {
@@ -285,9 +296,9 @@ fn forms(access: &Access, found: &Found, explanation: &Explanation, draft: &Draf
                         input type="hidden" name="token" value=(token);
                         input type="hidden" name="observed" value=(record.observation());
                         input type="hidden" name="action" value=(command);
-                        @if matches!(*command, "complete" | "fail") {
+                        @if matches!(*command, "complete" | "fail" | "correct") {
                             label {
-                                @if *command == "complete" {
+                                @if *command != "fail" {
                                     "Result as JSON, as the function would return it. Empty: the result is unknown, and calls \
                                      get `Unrecorded`"
                                 } @else { "Error as JSON, as the function would return it" }
@@ -295,6 +306,10 @@ fn forms(access: &Access, found: &Found, explanation: &Explanation, draft: &Draf
                                     @if draft.action == *command { "\n" (draft.value) }
                                 }
                             }
+                            @if *command == "correct" {
+                                label { input type="checkbox" name="is_error" value="yes"; " The work failed: this is its error" }
+                            }
+                            label { input type="checkbox" name="unchecked" value="yes"; " Allow another form than stored values have" }
                         }
                         label {
                             "Reason"

@@ -3,6 +3,8 @@
 use http::{StatusCode, header};
 use idem_runtime::Store as _;
 use idem_runtime::record::RecordState;
+use idem_runtime::store::FencedWrite;
+use idem_tests::claims::outcome;
 use idem_tests::on_stores;
 
 use super::{ANN, BOB, READER, Site, borrowed, field, form};
@@ -12,6 +14,68 @@ on_stores! { [operators] Site::open:
     a_forged_or_incomplete_form_changes_nothing,
     a_record_that_vanished_is_not_changed,
     a_form_of_an_old_tab_changes_nothing,
+    a_manual_outcome_is_corrected_and_its_form_is_compared,
+}
+
+async fn a_manual_outcome_is_corrected_and_its_form_is_compared(site: Site) {
+    let owner = site.claim("", "done").await;
+    let stored = site.idem.store().complete(&owner, &outcome(b"6")).await;
+    assert_eq!(stored.unwrap(), FencedWrite::Applied);
+    let id = site.interrupted("", "k").await;
+    let (page, change) = (format!("/records/{id}"), format!("/records/{id}/change"));
+    let send = async |action: &'static str, reason: &str, more: &[(&'static str, &str)]| {
+        let shown = site.get(ANN, &page).await.body;
+        let mut fields = form(&shown, action, reason);
+        fields.extend(
+            more.iter()
+                .map(|(name, value)| (*name, (*value).to_owned())),
+        );
+        site.post(ANN, &change, &borrowed(&fields)).await
+    };
+    let other = [("value", "[\"secret\"]")];
+    let refused = send("complete", "it was sent", &other).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.body);
+    for part in ["an array, and stored values have", "allow another form"] {
+        assert!(
+            refused.body.contains(part),
+            "no {part:?} in {}",
+            refused.body
+        );
+    }
+    assert_eq!(site.state(&id).await, Some(RecordState::Interrupted));
+    let early = send("correct", "too early", &[("value", "7")]).await;
+    assert_eq!(early.status, StatusCode::BAD_REQUEST, "{}", early.body);
+    assert!(
+        early.body.contains("was not set manually"),
+        "{}",
+        early.body
+    );
+
+    let unchecked = [other[0], ("unchecked", "yes")];
+    let done = send("complete", "it was sent", &unchecked).await;
+    assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
+    let shown = site.get(BOB, &page).await.body;
+    for part in ["set manually", "by ann", "it was sent", "correct: "] {
+        assert!(shown.contains(part), "no {part:?} in {shown}");
+    }
+    let unchecked = [("value", "\"no\""), ("is_error", "yes")];
+    let corrected = send("correct", "it was refused", &unchecked).await;
+    assert_eq!(
+        corrected.status,
+        StatusCode::SEE_OTHER,
+        "{}",
+        corrected.body
+    );
+    assert_eq!(site.state(&id).await, Some(RecordState::Failed));
+    let shown = site.get(BOB, &page).await.body;
+    assert!(shown.contains("corrected manually"), "{shown}");
+    assert_eq!(
+        site.entries().await,
+        [
+            "ann corrected: it was refused",
+            "ann completed: it was sent"
+        ]
+    );
 }
 
 async fn of_two_operators_one_wins_and_the_other_is_told_what_changed(site: Site) {
