@@ -5,7 +5,7 @@ use idem_runtime::outbox::Outbox;
 use idem_servers::{Options, Server};
 use sqlx::postgres::PgPoolOptions;
 
-use crate::records::privileges::{OF_OPERATORS, OF_SERVICE, suffice};
+use crate::records::privileges::{OF_LOOKS, OF_OPERATORS, OF_SERVICE, suffice};
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: cargo xtask test runs it"]
@@ -30,18 +30,22 @@ async fn the_documented_privileges_suffice() {
         .unwrap();
     Outbox::new(migrator).migrate().await.unwrap();
     let tables = OF_SERVICE.join(", ");
+    let looks = OF_LOOKS.join(", ");
     server
         .query(&format!(
-            "CREATE ROLE service LOGIN; CREATE ROLE operators LOGIN;
+            "CREATE ROLE service LOGIN; CREATE ROLE operators LOGIN; CREATE ROLE looking LOGIN;
              GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO service, operators;
              GRANT SELECT ON idem_records_migrations TO service, operators;
              GRANT EXECUTE ON FUNCTION idem_records_alone, idem_records_begin,
                  idem_records_reserve TO service, operators;
-             GRANT SELECT, INSERT ON {OF_OPERATORS} TO operators"
+             GRANT SELECT, INSERT ON {OF_OPERATORS} TO operators;
+             GRANT SELECT ON {looks}, {OF_OPERATORS} TO looking;
+             GRANT EXECUTE ON FUNCTION idem_records_alone TO looking"
         ))
         .unwrap();
     let service = pool("service").await;
     // At each start.
     PostgresStore::new(service.clone()).migrate().await.unwrap();
-    suffice::<PostgresStore>(&service, &pool("operators").await).await;
+    let (operators, looking) = (pool("operators").await, pool("looking").await);
+    suffice::<PostgresStore>(&service, &operators, &looking).await;
 }
