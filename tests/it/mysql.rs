@@ -143,7 +143,7 @@ async fn ten_stores_migrate_one_database_concurrently() {
 
         execute(
             &pool,
-            "INSERT INTO idem_records_migrations VALUES (98, 0), (99, 0)",
+            "INSERT INTO idem_records_migrations (version, applied_at) VALUES (98, 0), (99, 0)",
         )
         .await;
         let error = MySqlStore::new(pool).migrate().await.unwrap_err();

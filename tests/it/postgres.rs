@@ -331,7 +331,7 @@ async fn tables_of_a_later_release_are_not_changed() {
     let pool = database.pool(1).await;
     execute(
         &pool,
-        "INSERT INTO idem_records_migrations VALUES (98, 0), (99, 0)",
+        "INSERT INTO idem_records_migrations (version, applied_at) VALUES (98, 0), (99, 0)",
     )
     .await;
     let error = store.migrate().await.unwrap_err();

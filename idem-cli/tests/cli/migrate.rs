@@ -72,6 +72,15 @@ impl Empty {
         assert!(self.sql().contains("No migration is missing"));
     }
 
+    /// Expects that tables of a later release are accepted.
+    fn is_newer_and_compatible(&self) {
+        let plan = self.plan(0);
+        let [applied, known] = ["applied", "known"].map(|it| plan[it].as_u64().unwrap());
+        assert_eq!(applied, known + 1);
+        self.migrate(&["--apply"])
+            .expect(0, &["no migration was missing"]);
+    }
+
     /// Expects that tables of a later release are refused.
     fn is_too_new(&self) {
         for how in ["--plan", "--sql", "--apply"] {
@@ -127,9 +136,12 @@ async fn sqlite() {
     );
     assert!(schemas.0.iter().any(|it| it.contains("letters_steps")));
     assert_eq!(schemas.0, schemas.1);
-    let later = "INSERT INTO letters_migrations VALUES (99, 0)";
+    let later = "INSERT INTO letters_migrations (version, applied_at) VALUES (99, 0)";
     pools.0.execute(later).await.unwrap();
     applied.is_too_new();
+    let compatible = "UPDATE letters_migrations SET compatible_since = 1 WHERE version = 99";
+    pools.0.execute(compatible).await.unwrap();
+    applied.is_newer_and_compatible();
 }
 
 /// The tables of the outbox have versions of their own.
@@ -201,14 +213,21 @@ async fn postgres() {
     pool.execute(AssertSqlSafe(reset)).await.unwrap();
     let sql = applied.sql();
     applied.migrate(&["--apply"]).expect(0, &["applied 1"]);
+    // On a connection of its own, because the transaction stays open.
+    let mut alone = pool.acquire().await.unwrap().detach();
     let twice = sqlx::raw_sql(AssertSqlSafe(sql))
-        .execute(pool)
+        .execute(&mut alone)
         .await
         .unwrap_err();
     assert!(twice.to_string().contains("duplicate key"), "{twice}");
-    let later = format!("INSERT INTO {one}.idem_records_migrations VALUES (99, 0)");
+    let later =
+        format!("INSERT INTO {one}.idem_records_migrations (version, applied_at) VALUES (99, 0)");
     pool.execute(AssertSqlSafe(later)).await.unwrap();
     applied.is_too_new();
+    let compatible =
+        format!("UPDATE {one}.idem_records_migrations SET compatible_since = 1 WHERE version = 99");
+    pool.execute(AssertSqlSafe(compatible)).await.unwrap();
+    applied.is_newer_and_compatible();
     Empty::server(&place, "nowhere")
         .migrate(&["--plan"])
         .expect_error(1, "there is no schema `nowhere`");
@@ -264,9 +283,14 @@ async fn on_my_sql(place: Place) {
     let schemas = (schema(&one).await, schema(&other).await);
     assert!(schemas.0.iter().any(|it| it.contains("purge_queue")));
     assert_eq!(schemas.0, schemas.1);
-    let later = format!("INSERT INTO {one}.idem_records_migrations VALUES (99, 0)");
+    let later =
+        format!("INSERT INTO {one}.idem_records_migrations (version, applied_at) VALUES (99, 0)");
     pool.execute(AssertSqlSafe(later)).await.unwrap();
     applied.is_too_new();
+    let compatible =
+        format!("UPDATE {one}.idem_records_migrations SET compatible_since = 1 WHERE version = 99");
+    pool.execute(AssertSqlSafe(compatible)).await.unwrap();
+    applied.is_newer_and_compatible();
 }
 
 #[tokio::test]

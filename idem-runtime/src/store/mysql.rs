@@ -289,8 +289,8 @@ impl MySqlStore {
     /// application's own migrations. The SQL is in `migrations/mysql` of this crate.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables,
-    /// [`Conflict`](StoreErrorKind::Conflict) if another process migrates for longer than a minute, and those of any
+    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables without declaring that they work with
+    /// this one, [`Conflict`](StoreErrorKind::Conflict) if another process migrates for longer than a minute, and those of any
     /// write.
     ///
     /// # Cancel safety

@@ -65,7 +65,7 @@ pub trait OperatorStore: Store {
     ///
     /// # Errors
     /// [`StoreErrorKind::Schema`](crate::error::StoreErrorKind::Schema) if a later version of this crate created the
-    /// tables, or if the schema is missing; and those of any read.
+    /// tables without declaring that they work with this one, or if the schema is missing; and those of any read.
     async fn migration_plan(&self) -> Result<Option<MigrationPlan>, StoreError>;
 
     /// Applies the migrations that are missing, as the `migrate` method of the store does. Does nothing in a store

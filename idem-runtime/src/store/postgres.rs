@@ -308,8 +308,9 @@ impl PostgresStore {
     /// [the privileges of each table](https://idem-rs.github.io/idem/migrations.html#privileges).
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, they have another form than
-    /// [`with_form`](Self::with_form) requested, the server lacks a feature, or the schema is missing;
+    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables without declaring that they work with
+    /// this one, they have another form than [`with_form`](Self::with_form) requested, the server lacks a feature, or the
+    /// schema is missing;
     /// [`Denied`](StoreErrorKind::Denied) if the user may not create tables; [`Other`](StoreErrorKind::Other) if a pooler
     /// mixes up prepared statements, see [`without_prepared_statements`](Self::without_prepared_statements); and those
     /// of any write.

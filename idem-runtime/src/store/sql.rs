@@ -127,14 +127,30 @@ pub(super) struct Migrations {
     pub(super) versions: &'static [&'static str],
 }
 
+/// Begin of the line by which a version says which releases work with its tables.
+const COMPATIBLE_SINCE: &str = "-- Compatible since version ";
+
+impl Migrations {
+    /// Number of versions that a release knows at least to work with the tables of the version with this index. A version
+    /// that says nothing needs a release that knows it.
+    pub(super) fn compatible_since(&self, index: usize) -> usize {
+        let mut lines = self.versions[index].lines();
+        let declared = lines.find_map(|line| {
+            let number = line.strip_prefix(COMPATIBLE_SINCE)?;
+            number.trim_end_matches('.').parse().ok()
+        });
+        declared.unwrap_or(index + 1)
+    }
+}
+
 /// Range of the missing migrations, from the number of applied migrations and the number that this build knows.
 pub(super) fn missing(applied: usize, known: usize) -> Result<Range<usize>, StoreError> {
     if applied > known {
         return Err(StoreError::new(
             StoreErrorKind::Schema,
             format!(
-                "the tables are of version {applied}, made by a later release, and this one knows {known} at most: \
-                 update it"
+                "the tables are of version {applied}, made by a later release, and do not say that they work with this one, \
+                 which knows {known}; update it"
             ),
         ));
     }

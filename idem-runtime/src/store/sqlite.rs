@@ -252,8 +252,9 @@ impl SqliteStore {
     /// it with its own `sqlx::migrate!`.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, or if each connection of the
-    /// pool has a database of its own, in memory or temporary; and those of any write.
+    /// [`StoreErrorKind::Schema`] if a later version of this crate created the tables, and they do not declare that they work
+    /// with this one; or if each connection of the pool has a database of its own, in memory or temporary; and those of any
+    /// write.
     ///
     /// # Cancel safety
     /// If the future is dropped, each migration is applied or not applied. Call this method again.

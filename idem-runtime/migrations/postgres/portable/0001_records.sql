@@ -10,7 +10,8 @@
 -- portable form.
 CREATE TABLE IF NOT EXISTS "idem_records_portable" (
     version bigint NOT NULL PRIMARY KEY,
-    applied_at bigint NOT NULL
+    applied_at bigint NOT NULL,
+    compatible_since bigint             -- number of versions that a release knows to work with this one; null for itself
 );
 
 CREATE TABLE IF NOT EXISTS "idem_records" (

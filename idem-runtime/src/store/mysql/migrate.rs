@@ -1,5 +1,6 @@
 //! Versions of the tables, and the migration of a database from one to the next.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr as _, SqlStr};
@@ -9,7 +10,7 @@ use super::galera::Cluster;
 use super::statements::DIALECT;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::MigrationPlan;
-use crate::store::sql::{self, Migrations, Readable as _, Table, declare_statements};
+use crate::store::sql::{self, Migrations, Query, Readable as _, Table, declare_statements};
 
 /// Migrations of the tables of records. MySQL commits each statement that defines an object on its own. Each statement
 /// must therefore be repeatable, in case of a crash half way.
@@ -30,6 +31,7 @@ declare_statements! {
     struct LogStatements {}
     from "migrate.sql" {
         count,
+        compatible_since,
         create,
         reserve,
         free,
@@ -134,7 +136,7 @@ async fn apply(
     for version in missing(connection, table, migrations).await? {
         let log = LogStatements::new(table);
         let statements = text(table, migrations, version);
-        let enter = log.enter.query().number(version as i64 + 1).literal();
+        let enter = enter(&log, migrations, version);
         for statements in [
             log.create.text(),
             AssertSqlSafe(statements).into_sql_str(),
@@ -224,16 +226,23 @@ pub(in crate::store) async fn plan(
     let (pool, table) = (pool.clone(), table.clone());
     sql::run_to_completion(async move {
         let mut connection = pool.acquire().await.map_err(error)?;
-        let missing = missing(&mut connection, &table, migrations).await?;
-        sql::migration_plan(missing.start, missing.end, |index| {
+        let (applied, missing) = versions(&mut connection, &table, migrations).await?;
+        Ok(sql::migration_plan(applied, missing, |index| {
             let log = LogStatements::new(&table);
-            let enter = log.enter.query().number(index as i64 + 1).literal();
+            let enter = enter(&log, migrations, index);
             let statements = text(&table, migrations, index);
             let create = log.create.as_str();
             format!("{create};\n\n{statements}\n{};\n", enter.as_str())
-        })
+        }))
     })
     .await
+}
+
+/// Statement that enters the version with this index.
+fn enter(log: &LogStatements, migrations: &Migrations, index: usize) -> SqlStr {
+    let enter = log.enter.query().number(index as i64 + 1);
+    let since = migrations.compatible_since(index);
+    enter.number(since as i64).literal()
 }
 
 /// Indices of the versions that are not applied yet.
@@ -241,16 +250,43 @@ async fn missing(
     connection: &mut MySqlConnection,
     table: &Table,
     migrations: &Migrations,
-) -> Result<std::ops::Range<usize>, StoreError> {
+) -> Result<Range<usize>, StoreError> {
+    let (_, missing) = versions(connection, table, migrations).await?;
+    Ok(missing)
+}
+
+/// Number of applied versions, and indices of the versions that are not applied yet. Tables of a later version lack none if
+/// that version says that they work with this build.
+async fn versions(
+    connection: &mut MySqlConnection,
+    table: &Table,
+    migrations: &Migrations,
+) -> Result<(usize, Range<usize>), StoreError> {
+    let known = migrations.versions.len();
     let statements = LogStatements::new(table);
-    let query = statements.count.query().build::<MySql>();
-    let counted = query.fetch_one(connection).await;
-    let applied = match counted.and_then(|row| row.number(0)).map_err(error) {
-        Ok(applied) => applied as usize,
+    let applied = match read(connection, &statements.count.query()).await {
+        Ok(applied) => applied,
         Err(error) if is_about_a_table(&error) => 0,
         Err(error) => return Err(error),
     };
-    sql::missing(applied, migrations.versions.len())
+    if applied > known {
+        let query = statements.compatible_since.query().number(known as i64);
+        match read(connection, &query).await {
+            Ok(since) if since <= known => return Ok((applied, known..known)),
+            // The table may lack the column.
+            Ok(_) => {}
+            Err(error) if error.kind() == StoreErrorKind::Schema => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((applied, sql::missing(applied, known)?))
+}
+
+async fn read(connection: &mut MySqlConnection, query: &Query<'_>) -> Result<usize, StoreError> {
+    let row = query.build::<MySql>().fetch_one(connection).await;
+    row.and_then(|row| row.number(0))
+        .map(|number| number as usize)
+        .map_err(error)
 }
 
 fn is_about_a_table(error: &StoreError) -> bool {

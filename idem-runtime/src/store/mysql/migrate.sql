@@ -5,9 +5,14 @@
 -- the lock of the server.
 SELECT count(*) FROM {log} WHERE version > 0
 
+-- name: compatible_since
+-- Another process may be applying a version at this moment. A version that is applied later says for itself whether this
+-- release works with it.
+SELECT coalesce(max(coalesce(compatible_since, version)), 0) FROM {log} WHERE version > ?1
+
 -- name: create
 -- As above: one process at a time creates the table.
-CREATE TABLE IF NOT EXISTS {log} (version INT NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL) ENGINE = InnoDB
+CREATE TABLE IF NOT EXISTS {log} (version INT NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL, compatible_since BIGINT) ENGINE = InnoDB
 
 -- name: reserve
 -- Two primaries of a group insert this row. The group commits one of the inserts, and refuses the other.
@@ -24,4 +29,4 @@ DELETE FROM {log} WHERE version = -1 AND applied_at < {now} - 600000000
 -- name: enter
 -- As above: nobody else has entered the version. It comes after the statements of the version, which are repeated if
 -- the process crashes before.
-INSERT INTO {log} (version, applied_at) VALUES (?1, {now})
+INSERT INTO {log} (version, compatible_since, applied_at) VALUES (?1, ?2, {now})

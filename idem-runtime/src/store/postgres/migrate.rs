@@ -2,6 +2,7 @@
 //!
 //! All statements are sent as text, so that a database can be migrated behind any pooler.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row as _, SqlSafeStr as _, SqlStr};
@@ -14,7 +15,7 @@ use super::{BEGIN, TRIES, error, is_conflict, retry_conflicts};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::MigrationPlan;
 use crate::store::sql::{
-    self, Connections, Migrations, OpenTransaction, Readable as _, Table, declare_statements,
+    self, Connections, Migrations, OpenTransaction, Query, Readable as _, Table, declare_statements,
 };
 
 /// Migrations of the tables of records.
@@ -47,6 +48,7 @@ declare_statements! {
     struct LogStatements {}
     from "migrate.sql" {
         count,
+        compatible_since,
         create,
         enter,
     }
@@ -179,8 +181,8 @@ impl<'a> Target<'a> {
     }
 
     async fn migrate(&self, pool: &PgPool) -> Result<(), StoreError> {
-        let applied = self.applied_or_none(pool).await?;
-        for version in sql::missing(applied, self.migrations.versions.len())? {
+        let (_, missing) = self.missing(pool).await?;
+        for version in missing {
             match self.form {
                 PostgresForm::Standard => retry_conflicts(|| self.apply(pool, version)).await,
                 PostgresForm::Portable => self.apply_one_by_one(pool, version).await,
@@ -237,11 +239,13 @@ impl<'a> Target<'a> {
     }
 
     async fn plan(&self, pool: &PgPool) -> Result<MigrationPlan, StoreError> {
-        let applied = self.applied_or_none(pool).await?;
-        sql::migration_plan(applied, self.migrations.versions.len(), |index| {
+        let (applied, missing) = self.missing(pool).await?;
+        Ok(sql::migration_plan(applied, missing, |index| {
             let create = self.log.create.as_str();
             let enter = self.log.enter.as_str();
             let enter = enter.replace("$1", &(index + 1).to_string());
+            let since = self.migrations.compatible_since(index);
+            let enter = enter.replace("$2", &since.to_string());
             let statements = self.statements(index);
             if self.form == PostgresForm::Portable {
                 return format!("{create};\n\n{statements}\n{enter};\n");
@@ -256,7 +260,32 @@ impl<'a> Target<'a> {
                 "{BEGIN};\nSELECT pg_advisory_xact_lock({LOCK});\n{path}{create};\n\
                  {enter};\n\n{statements}\nCOMMIT;\n"
             )
-        })
+        }))
+    }
+
+    /// Number of applied versions, and indices of the versions that are not applied yet. Tables of a later version lack
+    /// none if that version says that they work with this build.
+    async fn missing(&self, pool: &PgPool) -> Result<(usize, Range<usize>), StoreError> {
+        let known = self.migrations.versions.len();
+        let applied = self.applied_or_none(pool).await?;
+        if applied > known {
+            let query = self.log.compatible_since.query().number(known as i64);
+            match count(pool, query.literal().into_sql_str()).await {
+                Ok(since) if since <= known => return Ok((applied, known..known)),
+                // The table may lack the column.
+                Ok(_) => {}
+                Err(error) if error.kind() == StoreErrorKind::Schema => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((applied, sql::missing(applied, known)?))
+    }
+
+    /// Statement that enters the version with this index.
+    fn enter(&self, version: usize) -> Query<'_> {
+        let since = self.migrations.compatible_since(version);
+        let enter = self.log.enter.query().number(version as i64 + 1);
+        enter.number(since as i64)
     }
 
     /// SQL of a version, for the name of this table.
@@ -322,7 +351,7 @@ impl<'a> Target<'a> {
         sqlx::raw_sql(self.log.create.text())
             .execute(&mut *transaction)
             .await?;
-        let enter = self.log.enter.query().number(version as i64 + 1);
+        let enter = self.enter(version);
         let entered = Protocol::Simple.affected(&mut transaction, &enter).await?;
         if entered > 0 {
             sqlx::raw_sql(AssertSqlSafe(self.statements(version)))
@@ -340,7 +369,7 @@ impl<'a> Target<'a> {
         for statement in each_statement(&statements) {
             define(pool, AssertSqlSafe(statement.to_owned()).into_sql_str()).await?;
         }
-        let enter = self.log.enter.query().number(version as i64 + 1);
+        let enter = self.enter(version);
         define(pool, enter.literal().into_sql_str()).await
     }
 }

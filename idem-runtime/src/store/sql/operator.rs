@@ -1,5 +1,6 @@
 //! Reads for operators, alike in every dialect.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -190,6 +191,14 @@ fn schema(plan: Result<MigrationPlan, StoreError>) -> Finding {
     const CHECK: &str = "schema";
     match plan {
         Err(error) => Finding::failed(CHECK, &error),
+        Ok(plan) if plan.applied > plan.known => Finding::ok(
+            CHECK,
+            format!(
+                "the tables have version {}, of a later release, which says that they work with version {}, the newest of \
+                 this build",
+                plan.applied, plan.known
+            ),
+        ),
         Ok(plan) if plan.pending.is_empty() => Finding::ok(
             CHECK,
             format!(
@@ -348,18 +357,19 @@ fn group<R: Readable>(row: &R, scale: Option<f64>) -> Result<RecordStats, StoreE
 /// Plan for the versions that are missing. `sql` returns the statements of the version with this index.
 pub(in crate::store) fn migration_plan(
     applied: usize,
-    known: usize,
+    missing: Range<usize>,
     sql: impl Fn(usize) -> String,
-) -> Result<MigrationPlan, StoreError> {
-    let pending = super::missing(applied, known)?.map(|index| PendingMigration {
+) -> MigrationPlan {
+    let known = missing.end;
+    let pending = missing.map(|index| PendingMigration {
         version: index + 1,
         sql: sql(index),
     });
-    Ok(MigrationPlan {
+    MigrationPlan {
         applied,
         known,
         pending: pending.collect(),
-    })
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! Versions of the tables, and the migration of a file from one to the next.
 
+use std::ops::Range;
+
 use sqlx::{AssertSqlSafe, Sqlite, SqlitePool};
 
 use super::statements::DIALECT;
 use super::{error, retry_busy};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::operator::MigrationPlan;
-use crate::store::sql::{self, Migrations, Readable as _, Table, declare_statements};
+use crate::store::sql::{self, Migrations, Query, Readable as _, Table, declare_statements};
 
 /// Migrations of the tables of records.
 pub(super) const RECORDS: Migrations = Migrations {
@@ -26,6 +28,7 @@ declare_statements! {
     struct LogStatements {}
     from "migrate.sql" {
         count,
+        compatible_since,
         create,
         enter,
     }
@@ -43,12 +46,8 @@ pub(in crate::store) async fn run(
     table: &Table,
     migrations: &Migrations,
 ) -> Result<(), StoreError> {
-    let applied = match applied(pool, table).await {
-        Ok(applied) => applied,
-        Err(error) if error.kind() == StoreErrorKind::Schema => 0,
-        Err(error) => return Err(error),
-    };
-    for version in sql::missing(applied, migrations.versions.len())? {
+    let (_, missing) = missing(pool, table, migrations).await?;
+    for version in missing {
         retry_busy(|| apply(pool, table, migrations, version))
             .await
             .map_err(error)?;
@@ -58,12 +57,7 @@ pub(in crate::store) async fn run(
 
 async fn applied(pool: &SqlitePool, table: &Table) -> Result<usize, StoreError> {
     let statements = LogStatements::new(table);
-    let query = statements.count.query();
-    retry_busy(|| query.build::<Sqlite>().fetch_one(pool))
-        .await
-        .and_then(|row| row.number(0))
-        .map(|count| count as usize)
-        .map_err(error)
+    read(pool, &statements.count.query()).await
 }
 
 /// Compares the applied versions with the known ones.
@@ -72,20 +66,52 @@ pub(in crate::store) async fn plan(
     table: &Table,
     migrations: &Migrations,
 ) -> Result<MigrationPlan, StoreError> {
-    let applied = match applied(pool, table).await {
-        Ok(applied) => applied,
-        Err(error) if error.kind() == StoreErrorKind::Schema => 0,
-        Err(error) => return Err(error),
-    };
-    sql::migration_plan(applied, migrations.versions.len(), |index| {
+    let (applied, missing) = missing(pool, table, migrations).await?;
+    Ok(sql::migration_plan(applied, missing, |index| {
         let log = LogStatements::new(table);
         let enter = log.enter.as_str().replace("?1", &(index + 1).to_string());
+        let enter = enter.replace("?2", &migrations.compatible_since(index).to_string());
         // Without the last clause, the transaction fails if the version was applied meanwhile.
         let enter = enter.trim_end_matches(" ON CONFLICT (version) DO NOTHING");
         let create = log.create.as_str();
         let statements = migrations.versions[index].replace(migrations.table, &table.name);
         format!("BEGIN IMMEDIATE;\n{create};\n{enter};\n\n{statements}\nCOMMIT;\n")
-    })
+    }))
+}
+
+/// Number of applied versions, and indices of the versions that are not applied yet. Tables of a later version lack none if
+/// that version says that they work with this build.
+async fn missing(
+    pool: &SqlitePool,
+    table: &Table,
+    migrations: &Migrations,
+) -> Result<(usize, Range<usize>), StoreError> {
+    let known = migrations.versions.len();
+    let applied = match applied(pool, table).await {
+        Ok(applied) => applied,
+        Err(error) if error.kind() == StoreErrorKind::Schema => 0,
+        Err(error) => return Err(error),
+    };
+    if applied > known {
+        let statements = LogStatements::new(table);
+        let query = statements.compatible_since.query().number(known as i64);
+        match read(pool, &query).await {
+            Ok(since) if since <= known => return Ok((applied, known..known)),
+            // The table may lack the column.
+            Ok(_) => {}
+            Err(error) if error.kind() == StoreErrorKind::Schema => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((applied, sql::missing(applied, known)?))
+}
+
+async fn read(pool: &SqlitePool, query: &Query<'_>) -> Result<usize, StoreError> {
+    retry_busy(|| query.build::<Sqlite>().fetch_one(pool))
+        .await
+        .and_then(|row| row.number(0))
+        .map(|number| number as usize)
+        .map_err(error)
 }
 
 /// Ten processes may start concurrently, and all of them find the same version missing. The first takes the write lock
@@ -101,6 +127,7 @@ async fn apply(
     let create = statements.create.query();
     create.build::<Sqlite>().execute(&mut *transaction).await?;
     let enter = statements.enter.query().number(version as i64 + 1);
+    let enter = enter.number(migrations.compatible_since(version) as i64);
     let entered = enter
         .build::<Sqlite>()
         .execute(&mut *transaction)
@@ -178,5 +205,43 @@ mod tests {
         let error = run(&pool, &table, earlier).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Schema);
         assert!(error.to_string().contains("version 2"), "{error}");
+    }
+
+    /// A rollback of a release starts, if the later one has said that its tables allow that.
+    #[tokio::test]
+    async fn later_tables_that_say_so_are_accepted() {
+        const COMPATIBLE: &str = "-- Compatible since version 1.\n\
+             ALTER TABLE \"made_up\" ADD COLUMN name TEXT;";
+        let later = Migrations {
+            table: "made_up",
+            versions: &[FIRST, COMPATIBLE],
+        };
+        let latest = Migrations {
+            table: "made_up",
+            versions: &[
+                FIRST,
+                COMPATIBLE,
+                "CREATE TABLE \"made_up_too\" (a INTEGER) STRICT;",
+            ],
+        };
+        let pool = SqlitePoolOptions::new()
+            .max_connections(1)
+            .connect("sqlite::memory:")
+            .await
+            .unwrap();
+        let table = Table::new(None, "made_up").unwrap();
+        let [earlier, _] = &RELEASES;
+        run(&pool, &table, &later).await.unwrap();
+        run(&pool, &table, earlier).await.unwrap();
+        let plan = plan(&pool, &table, earlier).await.unwrap();
+        assert_eq!((plan.applied, plan.known), (2, 1));
+        assert_eq!(plan.pending, []);
+        // The next version says nothing, so neither of the earlier releases accepts it.
+        run(&pool, &table, &latest).await.unwrap();
+        for release in [earlier, &later] {
+            let error = run(&pool, &table, release).await.unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Schema);
+            assert!(error.to_string().contains("version 3"), "{error}");
+        }
     }
 }
