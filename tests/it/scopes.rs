@@ -22,6 +22,7 @@ mod tables;
 on_stores! { [] places::shared:
     a_key_is_found_in_every_operation_of_the_service,
     everything_of_a_scope_is_erased_and_nothing_else,
+    a_short_process_notes_its_operations_before_it_ends,
     an_exact_erasure_leaves_the_scopes_inside,
     a_record_with_a_valid_lease_stays,
     an_erasure_is_counted_in_one_entry_and_can_be_repeated,
@@ -154,6 +155,19 @@ async fn a_key_is_found_in_every_operation_of_the_service(store: Arc<dyn Store>)
         .await
         .unwrap();
     assert_eq!(absent, []);
+}
+
+async fn a_short_process_notes_its_operations_before_it_ends(store: Arc<dyn Store>) {
+    let idem = Idem::new(store);
+    for operation in ["letters.post", "charges.create"] {
+        let call = Call::new(operation, "order-1", &(), Duration::from_secs(600));
+        let run = idem.run(call, async || Ok::<u8, Error>(1)).await;
+        assert_eq!(run.unwrap(), 1);
+    }
+    idem.records().note_operations().await.unwrap();
+    let names = idem.records().operations().await.unwrap();
+    let names: Vec<_> = names.iter().map(|it| it.as_str()).collect();
+    assert_eq!(names, ["charges.create", "letters.post"]);
 }
 
 async fn everything_of_a_scope_is_erased_and_nothing_else(store: Arc<dyn Store>) {

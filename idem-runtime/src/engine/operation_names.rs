@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
+use crate::error::StoreError;
 use crate::key::Operation;
-use crate::store::Store;
+use crate::store::{OperationStore, Store};
 use crate::timing::bounded;
 
 /// Number of names that a handle notes. More of them are names that depend on the call.
@@ -49,6 +50,29 @@ impl OperationNames {
         if self.is_on && !self.is_noted(operation.as_str()) {
             self.note(operation.clone(), store, limit, runtime);
         }
+    }
+
+    /// Writes the names that are not noted yet.
+    pub(super) async fn note_now(
+        &self,
+        store: &dyn OperationStore,
+        limit: Duration,
+    ) -> Result<(), StoreError> {
+        for name in self.open() {
+            // The name of an operation that was called.
+            let Ok(operation) = Operation::new(name) else {
+                continue;
+            };
+            bounded(limit, store.note_operation(&operation)).await?;
+            set(&self.noted, &operation, None);
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> Vec<String> {
+        let noted = self.noted.read().unwrap_or_else(PoisonError::into_inner);
+        let open = noted.iter().filter(|(_, tried_at)| tried_at.is_some());
+        open.map(|(name, _)| name.clone()).collect()
     }
 
     fn is_noted(&self, name: &str) -> bool {

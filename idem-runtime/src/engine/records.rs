@@ -92,7 +92,7 @@ impl<'a> Records<'a> {
 
     /// Finds a key of this scope in every operation whose name the store has noted, by one read for each: also the records
     /// that have expired and are not purged yet. The processes of a service note the name of an operation ten seconds after
-    /// its first call; one that ends sooner notes none. No index is needed.
+    /// its first call; one that ends sooner calls [`note_operations`](Self::note_operations). No index is needed.
     ///
     /// To find a key in any scope, [list](Self::list) the records with [`Filter::key`].
     ///
@@ -121,6 +121,19 @@ impl<'a> Records<'a> {
             found.extend(page.records);
         }
         Ok(found)
+    }
+
+    /// Writes the names of the operations that this handle has called into the store now. Only a process that ends within ten
+    /// seconds needs this: a longer one does so by itself.
+    ///
+    /// # Errors
+    /// [`Error::Store`]. Does nothing if the store does not note operations.
+    pub async fn note_operations(self) -> Result<(), Error> {
+        let Some(store) = self.0.store.operations() else {
+            return Ok(());
+        };
+        let limit = self.policy().store_timeout;
+        Ok(self.0.operation_names.note_now(store, limit).await?)
     }
 
     /// Lists the names of the operations that the store has noted.
