@@ -1,4 +1,4 @@
-//! Packages of other languages: the clients with which the tests send requests, and the libraries of a benchmark. They are
+//! Packages of other languages: the clients with which the tests send requests, what checks pages, and the libraries of a benchmark. They are
 //! private ones, or the ones that the caller names.
 
 use std::path::{Path, PathBuf};
@@ -26,6 +26,14 @@ pub(crate) const CLIENTS: Environment = Environment {
     folder: "clients",
     requirements: "tests/clients/requirements.txt",
     otherwise: "run `cargo xtask test --embedded`",
+};
+
+/// The rules of accessibility with which the tests check pages.
+pub(crate) const AXE: Environment = Environment {
+    variable: "IDEM_TEST_AXE",
+    folder: "axe",
+    requirements: "examples/tests/page/axe",
+    ..CLIENTS
 };
 
 /// Python's libraries for idempotency, for the benchmark that compares with them.

@@ -58,9 +58,10 @@ Usage: cargo xtask <command>
                       for Ctrl-C. The variables are IDEM_TEST_POSTGRES_URL, IDEM_TEST_MARIADB_URL, IDEM_TEST_MYSQL_URL,
                       IDEM_TEST_REDIS_URL, IDEM_TEST_REDIS_CLUSTER_URLS (separated by commas), IDEM_TEST_AMQP_URL and
                       IDEM_TEST_NATS_URL. If a variable is already set, its server is not started. IDEM_TEST_PYTHON is
-                      the Python of an environment in the target directory, in which pip has installed the HTTP clients
-                      of the tests. As root on Debian, installs missing packages. SET is debian12 (the machine's own
-                      servers, the default), newest, or postgres-12 to postgres-18. MySQL is always the newest release.
+                      a Python in which pip has installed the HTTP clients of the tests, and IDEM_TEST_AXE the folder
+                      in which npm has installed axe-core. As root on Debian, installs missing packages. SET is debian12
+                      (the machine's own servers, the default), newest, or postgres-12 to postgres-18. MySQL is always
+                      the newest release.
                       Newest releases are installed into the target directory, as root on Debian, and kept. --only
                       starts the servers of these names only: postgres, mariadb, mysql, mysql-group,
                       redis, redis-cluster, valkey, rabbitmq, nats, etcd
@@ -75,8 +76,7 @@ Usage: cargo xtask <command>
   bench [--fsync=1ms] [--note TEXT] [PART...]
                       Runs the benchmarks, or only the named ones. They print times and ratios to their baselines. Writes
                       docs/bench/PART.json with the figures and the machine, and docs/bench/PART.svg with a plot.
-                      --fsync delays each flush of a file by this time. --note adds circumstances, such as other work
-                      on the machine, to the results
+                      --fsync delays each flush of a file by this time. --note adds circumstances to the results
   bench --list        Lists the benchmarks
   bench --plots [PART...]
                       Draws the plots again from the files that exist

@@ -65,6 +65,8 @@ pub(crate) enum Need {
     Newest,
     /// Python's HTTP clients, which pip installs.
     Python,
+    /// The rules of accessibility, which npm installs.
+    Axe,
     /// The installed programs of all servers, for tests that start their own.
     Programs,
 }
@@ -93,17 +95,21 @@ impl Need {
             Self::Etcd => Some(&["etcd-server"]),
             Self::RabbitMq => Some(&["rabbitmq-server"]),
             Self::Nats => Some(&["nats-server"]),
-            // Python's packages and newest releases are no packages of the machine.
-            Self::Python | Self::MySql | Self::MySqlGroup | Self::Valkey | Self::Newest => {
-                Some(&[])
-            }
+            // Python's and npm's packages and newest releases are no packages of the machine.
+            Self::Python
+            | Self::Axe
+            | Self::MySql
+            | Self::MySqlGroup
+            | Self::Valkey
+            | Self::Newest => Some(&[]),
             Self::Programs => None,
         }
     }
 }
 
 use self::Need::{
-    Etcd, MariaDb, MySql, Nats, Newest, Postgres, Programs, Python, RabbitMq, Redis, RedisCluster,
+    Axe, Etcd, MariaDb, MySql, Nats, Newest, Postgres, Programs, Python, RabbitMq, Redis,
+    RedisCluster,
 };
 
 /// All parts, in the order in which they run.
@@ -238,7 +244,7 @@ pub(crate) const PARTS: &[Part] = &[
         name: "examples",
         about: "every example, the page of `payments -- serve` in a headless Chromium, and its metrics in a Prometheus",
         work: package("idem-examples"),
-        needs: &[Programs],
+        needs: &[Programs, Axe],
         lane: 0,
     },
     Part {

@@ -130,7 +130,7 @@ fn mark(
         .map(|(server, version, set)| format!("{server} {version} ({})", set.name()))
         .collect();
     let mut other: Vec<_> = versions.iter().map(String::as_str).collect();
-    let is_of_server = |it: &Need| !matches!(it, Need::Python | Need::Programs);
+    let is_of_server = |it: &Need| !matches!(it, Need::Python | Need::Axe | Need::Programs);
     if !part.needs.iter().any(is_of_server) {
         other.push(sources);
     }
@@ -401,6 +401,7 @@ fn skipped(run: &Run) -> Vec<&'static str> {
 pub(crate) struct Fixtures {
     servers: Servers,
     python: Option<String>,
+    axe: Option<String>,
 }
 
 impl Fixtures {
@@ -410,11 +411,20 @@ impl Fixtures {
             true => Some(run.step("clients", |sh| clients::python(sh, &clients::CLIENTS))?),
             false => None,
         };
-        let servers = match needs.iter().any(|it| *it != Need::Python) {
+        let axe = match needs.contains(&Need::Axe) {
+            true => Some(run.step("axe", |sh| clients::npm(sh, &clients::AXE))?),
+            false => None,
+        };
+        let is_of_machine = |it: &Need| !matches!(it, Need::Python | Need::Axe);
+        let servers = match needs.iter().any(is_of_machine) {
             true => run.step("servers", |sh| Servers::start(sh, needs, set))?,
             false => Servers::none(),
         };
-        let all = Self { servers, python };
+        let all = Self {
+            servers,
+            python,
+            axe,
+        };
         for (name, value) in all.variables() {
             run.set_var(name, value);
         }
@@ -434,7 +444,8 @@ impl Fixtures {
             .python
             .as_deref()
             .map(|it| (clients::CLIENTS.variable, it));
-        self.servers.variables().chain(python)
+        let axe = self.axe.as_deref().map(|it| (clients::AXE.variable, it));
+        self.servers.variables().chain(python).chain(axe)
     }
 }
 
