@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 use std::str::FromStr;
 use std::time::Duration;
 
-use idem_runtime::OnCrash;
-use idem_runtime::Scope;
+use idem_runtime::key::{Identity, Key, Operation, RecordId};
 use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::{Filter, ScopeFilter};
+use idem_runtime::{OnCrash, Scope};
 
 use crate::duration::duration;
 use crate::output::shown;
@@ -96,12 +96,38 @@ impl Condition {
         })
     }
 
-    /// Filter that every matching record passes, so that the store sends fewer others.
-    pub(crate) fn filter(&self) -> Filter {
-        let mut filter = Filter::default();
+    /// Id of the only record that can match: the condition names operation and key, and a key without a scope term may have
+    /// any. `None` if there may be others.
+    fn id(&self) -> Option<RecordId> {
+        let (mut operation, mut key, mut scope) = (None, None, None);
         for term in &self.0 {
             match term {
-                Term::State(Relation::Equal, state) => filter.state = Some(*state),
+                Term::Operation(Relation::Equal, name) => operation = Some(name),
+                Term::Key(Relation::Equal, text) => key = Some(text),
+                Term::Scope(Relation::Equal, text) => scope = Some(text),
+                _ => {}
+            }
+        }
+        Some(RecordId::of(&Identity {
+            scope: Scope::from_stored(scope?),
+            operation: Operation::new(operation?.clone()).ok()?,
+            key: Key::new(key?.as_str()).ok()?,
+        }))
+    }
+
+    /// Filter that every matching record passes, so that the store sends fewer others. An interrupted record and a lapsed one are
+    /// stuck, and an index may find those.
+    pub(crate) fn filter(&self) -> Filter {
+        let mut filter = Filter {
+            id: self.id(),
+            ..Filter::default()
+        };
+        for term in &self.0 {
+            match term {
+                Term::State(Relation::Equal, state) => {
+                    filter.state = Some(*state);
+                    filter.stuck |= *state == RecordState::Interrupted;
+                }
                 Term::Operation(Relation::Equal, name) => filter.operation = Some(name.clone()),
                 Term::Age(Relation::Greater | Relation::GreaterOrEqual, age) => {
                     filter.older_than = filter.older_than.max(Some(*age));
@@ -111,7 +137,10 @@ impl Condition {
                     filter.scope = Some(ScopeFilter::Exactly(Scope::from_stored(scope)));
                 }
                 Term::Stuck => filter.stuck = true,
-                Term::Lapsed => filter.lapsed = true,
+                Term::Lapsed => {
+                    filter.lapsed = true;
+                    filter.stuck = true;
+                }
                 _ => {}
             }
         }
@@ -220,8 +249,6 @@ fn unknown(field: &str, value: &str, valid: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use idem_runtime::Key;
-    use idem_runtime::key::{Identity, Operation, RecordId};
     use idem_runtime::record::{Digest, FencingToken, Timestamp};
 
     use super::*;
@@ -274,6 +301,29 @@ mod tests {
             if expected {
                 assert!(condition.filter().matches(&record()), "{condition:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_condition_that_names_one_record_or_stuck_ones_reads_no_others() {
+        let filter = |condition: &str| condition.parse::<Condition>().unwrap().filter();
+        let named = filter("operation=letters.post key=order-1 scope='tenant 3'");
+        assert_eq!(named.id, Some(record().id));
+        for several in [
+            "operation=letters.post key=order-1",
+            "key=order-1",
+            "scope=a key=b",
+        ] {
+            assert_eq!(filter(several).id, None, "{several}");
+        }
+        for (condition, is_stuck) in [
+            ("state=interrupted", true),
+            ("lapsed", true),
+            ("stuck", true),
+            ("state=running", false),
+            ("state!=interrupted", false),
+        ] {
+            assert_eq!(filter(condition).stuck, is_stuck, "{condition}");
         }
     }
 

@@ -54,6 +54,7 @@ pub(crate) async fn list(connection: &Connection, list: &List) -> anyhow::Result
         Some(condition) => {
             let meets = |record: &Record| condition.matches(record);
             let filter = condition.filter();
+            search::say_how(connection, &filter).await?;
             let look = matching(idem, &filter, list.limit, meets);
             slow_without_index(connection, &filter, look).await?
         }
@@ -311,9 +312,11 @@ async fn matching(
         limit: AT_ONCE,
         after: None,
     };
+    let mut progress = search::Progress::begin();
     while found.len() < limit as usize {
         let page = idem.records().list(filter, &request).await?;
         found.extend(page.records.into_iter().filter(|it| meets(&it.record)));
+        progress.page(found.len());
         unreadable.extend(page.unreadable);
         request.after = page.next;
         if request.after.is_none() {

@@ -9,6 +9,7 @@ use idem_runtime::store::{Cursor, Filter, Page, PageRequest};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use crate::input;
+use crate::stdout::errln;
 use crate::target::Connection;
 
 /// Time after which a command shows its progress, or says why it is slow.
@@ -49,6 +50,9 @@ fn indexes_for(filter: &Filter) -> Vec<OptionalIndex> {
 
 /// How the store finds the records of a filter.
 pub(crate) async fn how(connection: &Connection, filter: &Filter) -> anyhow::Result<How> {
+    if filter.id.is_some() {
+        return Ok(How::Ids(1));
+    }
     for index in indexes_for(filter) {
         let state = connection.store.index(index).await?;
         if state.is_some_and(|it| it.exists) {
@@ -101,6 +105,60 @@ pub(crate) async fn all(
     Ok((page(connection, filter, None, None, limit).await?, how))
 }
 
+/// Progress of a search, which is shown on standard error once the search is slow.
+pub(crate) struct Progress {
+    begun: Instant,
+    bar: ProgressBar,
+    is_shown: bool,
+    pages: u32,
+}
+
+impl Progress {
+    pub(crate) fn begin() -> Self {
+        Self {
+            begun: Instant::now(),
+            bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()),
+            is_shown: false,
+            pages: 0,
+        }
+    }
+
+    /// Notes that a page was read, and how many records were found so far.
+    pub(crate) fn page(&mut self, found: usize) {
+        self.pages += 1;
+        self.bar
+            .set_message(format!("{found} found in {} reads", self.pages));
+        if self.begun.elapsed() >= PATIENCE && !self.is_shown {
+            self.is_shown = true;
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.bar.enable_steady_tick(Duration::from_millis(200));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Says how the records of a condition are found, and how they could be found at once.
+pub(crate) async fn say_how(connection: &Connection, filter: &Filter) -> anyhow::Result<()> {
+    let how = how(connection, filter).await?;
+    match (
+        how,
+        indexes_for(filter).first(),
+        connection.database.is_some(),
+    ) {
+        (How::Scan, Some(index), true) => errln!(
+            "searched: {how}; `idem migrate --index {} --apply` creates an index for this search",
+            index.as_str()
+        ),
+        _ => errln!("searched: {how}"),
+    }
+    Ok(())
+}
+
 /// Reads records until the page is full or there are no more: a store may return short pages. Shows progress.
 pub(crate) async fn page(
     connection: &Connection,
@@ -109,17 +167,9 @@ pub(crate) async fn page(
     mut after: Option<Cursor>,
     limit: u32,
 ) -> anyhow::Result<Page> {
-    let (begun, progress) = (Instant::now(), ProgressBar::new_spinner());
-    progress.set_draw_target(ProgressDrawTarget::hidden());
-    let mut is_shown = false;
+    let mut progress = Progress::begin();
     let (mut records, mut unreadable) = (Vec::new(), Vec::new());
-    let mut pages = 0;
     loop {
-        if begun.elapsed() >= PATIENCE && !is_shown {
-            is_shown = true;
-            progress.set_draw_target(ProgressDrawTarget::stderr());
-            progress.enable_steady_tick(Duration::from_millis(200));
-        }
         let missing = limit - u32::try_from(records.len())?;
         let request = PageRequest {
             limit: missing,
@@ -137,10 +187,8 @@ pub(crate) async fn page(
         records.extend(page.records);
         unreadable.extend(page.unreadable);
         after = page.next;
-        pages += 1;
-        progress.set_message(format!("{} found in {pages} reads", records.len()));
+        progress.page(records.len());
         if after.is_none() || records.len() >= limit as usize {
-            progress.finish_and_clear();
             return Ok(Page {
                 records,
                 unreadable,
