@@ -179,7 +179,7 @@ fn print_found(found: &[ListedRecord], how: &[How], next: Option<&Cursor>, as_js
                 (false, Some(at)) => format!("expires {}", output::time_from(at, record.read_at)),
                 (false, None) => "does not expire before it is resolved".to_owned(),
             };
-            outln!("{}  {end}", record.id);
+            outln!("{}\n  {end}", record.id);
         }
         outln!("\n`idem explain --id ID` says why the key answers as it does.");
     }

@@ -28,11 +28,13 @@ mod plan;
 mod presence;
 mod purge;
 mod request;
+mod sample;
 mod search;
 mod serve;
 mod stats;
 mod stdout;
 mod steps;
+mod table;
 mod target;
 mod watch;
 

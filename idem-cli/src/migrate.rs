@@ -1,11 +1,12 @@
 //! Migrations of the tables: which are missing, their SQL, and applying them.
 
 use anyhow::bail;
-use idem_runtime::operator::OptionalIndex;
+use idem_runtime::operator::{Count, Counting, IndexState, OptionalIndex};
 use serde_json::json;
 
 use crate::End;
 use crate::arguments::Migrate;
+use crate::sample::{Sample, bytes};
 use crate::stdout::outln;
 use crate::target::Connection;
 use crate::{outbox, output};
@@ -80,10 +81,23 @@ async fn index(
     };
     let name = index.as_str();
     if migrate.action.plan {
+        let (entries, size) = cost(connection, index, &state).await?;
         match migrate.json {
-            true => output::print_json(&json!({ "exists": state.exists, "sql": state.sql })),
-            false if state.exists => outln!("the index `{name}` exists"),
-            false => outln!("the index `{name}` does not exist"),
+            true => output::print_json(&json!({
+                "exists": state.exists,
+                "sql": state.sql,
+                "entries": entries.number(),
+                "bytes": size.number(),
+            })),
+            false => {
+                let exists = if state.exists {
+                    "exists"
+                } else {
+                    "does not exist"
+                };
+                outln!("the index `{name}` {exists}");
+                outln!("{}", text_of_cost(entries, size, index));
+            }
         }
         return Ok(match state.exists {
             true => End::Done,
@@ -97,10 +111,36 @@ async fn index(
         }
         return Ok(End::Done);
     }
+    let (entries, size) = cost(connection, index, &state).await?;
     connection.store.create_index(index).await?;
     match state.exists {
         true => outln!("the index `{name}` existed"),
         false => outln!("created the index `{name}`"),
     }
+    outln!("{}", text_of_cost(entries, size, index));
     Ok(End::Done)
+}
+
+/// Entries and bytes of an index, from a sample of the records.
+async fn cost(
+    connection: &Connection,
+    index: OptionalIndex,
+    state: &IndexState,
+) -> anyhow::Result<(Count, Count)> {
+    let records = connection.store.stats(Counting::default()).await?.records();
+    let sample = Sample::read(connection, records).await?;
+    Ok(sample.index(index, state.sql.contains("WHERE")))
+}
+
+fn text_of_cost(entries: Count, size: Count, index: OptionalIndex) -> String {
+    let each = match index {
+        OptionalIndex::Stuck => {
+            "each first call writes an entry, and its end replaces or deletes it"
+        }
+        _ => "each first call writes an entry, and a purge deletes it",
+    };
+    format!(
+        "entries  {entries}\nsize     {}, by the lengths of the values\ncalls    {each}",
+        bytes(size)
+    )
 }

@@ -4,15 +4,13 @@ use std::fmt::Write as _;
 use std::io;
 
 use crate::stdout::outln;
+use crate::table::{list_of_width, table_of_width};
 pub(crate) use idem_runtime::operator::text::{
     duration, key, payload, shown, state, time, time_from, with_causes,
 };
 use idem_runtime::record::{OwnerLabel, Record, Timestamp};
 use idem_runtime::store::{ListedRecord, Unreadable};
 use serde_json::{Value, json};
-use tabled::builder::Builder;
-use tabled::settings::peaker::Priority;
-use tabled::settings::{Padding, Style, Width};
 use terminal_size::terminal_size_of;
 
 /// A message on one line.
@@ -89,8 +87,7 @@ pub(crate) fn table_of_records(records: &[ListedRecord]) -> String {
     table(header, rows)
 }
 
-/// A table that fits the terminal: wide cells are broken over several lines. Without a terminal, no cell is broken.
-/// The cells must be safe to print, see [`shown`].
+/// A table that fits the terminal, see [`table_of_width`].
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
@@ -99,24 +96,10 @@ pub(crate) fn table<const N: usize>(
     table_of_width(width, header, rows)
 }
 
-fn table_of_width<const N: usize>(
-    width: Option<usize>,
-    header: [&str; N],
-    rows: impl Iterator<Item = [String; N]>,
-) -> String {
-    let mut builder = Builder::default();
-    builder.push_record(header);
-    for row in rows {
-        builder.push_record(row);
-    }
-    let mut table = builder.build();
-    table.with(Style::empty()).with(Padding::new(0, 2, 0, 0));
-    if let Some(width) = width {
-        table.with(Width::wrap(width).priority(Priority::max(true)));
-    }
-    let table = table.to_string();
-    let lines: Vec<_> = table.lines().map(str::trim_end).collect();
-    lines.join("\n")
+/// Names and values below each other. Values are broken if they do not fit the terminal.
+pub(crate) fn list(rows: &[[String; 2]]) -> String {
+    let width = terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    list_of_width(width, rows)
 }
 
 /// Prints JSON that is safe on a terminal: characters that could change it or hide text are escaped, as JSON escapes them.
@@ -225,22 +208,5 @@ mod tests {
             text.contains("\\u009b") && text.contains("\\udb40\\udc01"),
             "{text}"
         );
-    }
-
-    #[test]
-    fn tables_fit_the_terminal() {
-        let rows = || [["a".repeat(50), "数".repeat(20), "c d".to_owned()]].into_iter();
-        let header = ["FIRST", "SECOND", "THIRD"];
-        let unlimited = table_of_width(None, header, rows());
-        assert_eq!(unlimited.lines().count(), 2, "{unlimited}");
-        for width in [30, 60, 100] {
-            let narrow = table_of_width(Some(width), header, rows());
-            let letters = |letter| narrow.matches(letter).count();
-            assert_eq!((letters('a'), letters('数')), (50, 20), "{narrow}");
-            for line in narrow.lines() {
-                let columns: usize = line.chars().map(|it| 1 + usize::from(it == '数')).sum();
-                assert!(columns <= width, "{narrow}");
-            }
-        }
     }
 }

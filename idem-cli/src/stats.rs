@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use idem_runtime::operator::{Count, Counting, Stats as Counted};
 use idem_runtime::record::micros;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::End;
 use crate::arguments::Stats;
 use crate::output::{self, duration, shown};
-use crate::stdout::outln;
+use crate::sample::{Sample, bytes};
+use crate::stdout::{errln, outln};
 use crate::target::Connection;
 
 pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Result<End> {
@@ -19,6 +20,14 @@ pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Res
         false => Counting::default(),
     };
     let counted = counted(connection, counting).await?;
+    // The statistics are good without a sample, as on a disk that is full.
+    let sample = match Sample::read(connection, counted.records()).await {
+        Ok(sample) => sample,
+        Err(error) => {
+            errln!("no sample was read: {}", output::error(&*error));
+            Sample::default()
+        }
+    };
     if stats.form.json {
         let groups: Vec<_> = counted
             .groups
@@ -51,12 +60,56 @@ pub(crate) async fn stats(connection: &Connection, stats: &Stats) -> anyhow::Res
                 "purge_due": counted.purge_due.is_exact(),
             },
             "groups": groups,
+            "sampled": sampled(&sample),
         });
         output::print_json(&value);
         return Ok(End::Done);
     }
     outln!("{}", text(&counted, connection.store.expires_by_itself()));
+    if sample.size() > 0 {
+        outln!("{}", text_of_sample(&sample));
+    }
     Ok(End::Done)
+}
+
+/// Scopes, bytes and growth as text.
+fn text_of_sample(sample: &Sample) -> String {
+    let mut rows = vec![[
+        "bytes".to_owned(),
+        format!("{} of content", bytes(sample.bytes())),
+    ]];
+    let growth = sample.growth().into_iter();
+    let growth = growth.map(|(span, number)| format!("{number} in the last {span}"));
+    let scopes = sample.top_scopes().into_iter().map(|it| it.to_string());
+    for (name, lines) in [
+        ("growth", growth.collect::<Vec<_>>()),
+        ("scopes", scopes.collect()),
+    ] {
+        for (index, line) in lines.into_iter().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            rows.push([name.to_owned(), line]);
+        }
+    }
+    output::list(&rows)
+}
+
+/// Scopes, bytes and growth as JSON.
+fn sampled(sample: &Sample) -> Value {
+    let scopes: Vec<_> = sample
+        .top_scopes()
+        .into_iter()
+        .map(|it| json!({ "scope": it.scope, "records": it.records.number(), "share": it.share }))
+        .collect();
+    let growth = sample.growth().into_iter();
+    let growth: Vec<_> = growth
+        .map(|(span, records)| json!({ "last": span, "records": records.number() }))
+        .collect();
+    json!({
+        "sample": sample.size(),
+        "bytes": sample.bytes().number(),
+        "scopes": scopes,
+        "growth": growth,
+    })
 }
 
 /// Counts the records. Refuses a store in which nothing is of idem's.

@@ -2,11 +2,15 @@
 
 use std::fs::OpenOptions;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use idem_runtime::Idem;
 use idem_runtime::key::RecordId;
 use idem_runtime::outbox::Outbox;
-use idem_runtime::record::{Digest, RecordState};
+use idem_runtime::record::{ClaimId, Digest, OwnerLabel, Payload, RecordState};
+use idem_runtime::store::ManualChange;
+use idem_tests::claims::{claim_of, identity, own};
 use sqlx::SqlitePool;
 
 use super::{Place, on_letter, request};
@@ -242,4 +246,95 @@ async fn a_missing_table_is_said_once_with_the_command_that_creates_it() {
     let ran = place.idem(&["--table", "other", "list"]);
     assert!(ran.err.contains("run `idem migrate --apply`"), "{ran:?}");
     assert_eq!(ran.err.matches("no such table").count(), 1, "{ran:?}");
+}
+
+/// Every table, printed on a terminal of 80 columns, with names that are long and usual.
+#[tokio::test]
+async fn tables_keep_words_whole_at_80_columns() {
+    const COLUMNS: usize = 80;
+    const KEY: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+    const OPERATION: &str = "payments.charge_customer";
+    const SCOPE: &str = "tenant-0042/customer-4711";
+    const OWNER: &str = "web-3.eu-central/4711/2.1.0";
+    const STEP: &str = "reserve-the-amount-at-the-bank";
+    let place = Place::sqlite().await;
+    let store = &place.store;
+    let mut claim = claim_of(identity(SCOPE, OPERATION, KEY));
+    claim.owner_label = Some(OwnerLabel::new(OWNER).unwrap());
+    let change = ManualChange::new("ann@desk-17", "the bank has no charge with this key").unwrap();
+    for _ in 0..2 {
+        let owner = own(store, &claim).await;
+        let payload = Payload {
+            codec: "json/1".into(),
+            bytes: b"7".as_slice().into(),
+        };
+        let steps = store.steps().unwrap();
+        steps.save_step(&owner, STEP, &payload).await.unwrap();
+        store.interrupt(&owner).await.unwrap();
+        let idem = Idem::new(Arc::clone(store));
+        let record = idem.records().get(&claim.id).await.unwrap().unwrap();
+        let by = idem.records().by(&change);
+        by.release(&record.observation()).await.unwrap();
+        claim.claim_id = ClaimId::random();
+    }
+    let owner = own(store, &claim).await;
+    store.interrupt(&owner).await.unwrap();
+    let pool = SqlitePool::connect(&place.url).await.unwrap();
+    let outbox = Outbox::new(pool.clone());
+    outbox.migrate().await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    let message = outbox.message("payments.receipts", "a receipt");
+    message.key(KEY).enqueue(&mut *tx).await.unwrap();
+    tx.commit().await.unwrap();
+    let park = "UPDATE idem_outbox SET state = 'parked', attempt = 5, due_at = NULL, parked_at = enqueued_at, \
+                last_error = 'the mail server refuses the address'";
+    sqlx::query(park).execute(&pool).await.unwrap();
+    let id = claim.id.to_string();
+    let tables: [(&[&str], &[&str]); 10] = [
+        (&["list"], &[KEY, OPERATION, SCOPE, OWNER, "interrupted"]),
+        (&["stuck"], &[KEY, OPERATION, SCOPE, OWNER, "interrupted"]),
+        (&["find", KEY, "--scan"], &[KEY, OPERATION, SCOPE, OWNER]),
+        (
+            &["attempts", "--id", &id],
+            &[OWNER, "interrupted", "released"],
+        ),
+        (&["steps", "--id", &id, "--payloads"], &[STEP, "json/1"]),
+        (
+            &["audit"],
+            &[KEY, OPERATION, "ann@desk-17", "released", "charge"],
+        ),
+        (&["stats"], &[OPERATION, "interrupted", SCOPE]),
+        (&["outbox", "list"], &[KEY, "payments.receipts", "refuses"]),
+        (&["doctor"], &["schema", "indexes"]),
+        (&["migrate", "--index", "key", "--plan"], &["entries"]),
+    ];
+    for (arguments, words) in tables {
+        let typed = format!(
+            "stty cols {COLUMNS} rows 24; exec {} {}",
+            env!("CARGO_BIN_EXE_idem"),
+            arguments.join(" ")
+        );
+        let ran = Command::new("script")
+            .args(["--quiet", "--return", "--command", &typed, "/dev/null"])
+            .env("IDEM_STORE_URL", &place.url)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let shown = String::from_utf8(ran.stdout).unwrap();
+        for word in words {
+            assert!(
+                shown.contains(word),
+                "{arguments:?} breaks {word}:\n{shown}"
+            );
+        }
+        let is_table = !["doctor", "migrate", "stats"].contains(&arguments[0]);
+        for line in shown.lines().filter(|_| is_table) {
+            let is_sentence = line.ends_with('.') || line.starts_with("searched");
+            let width = line.trim_end().chars().count();
+            assert!(
+                is_sentence || width <= COLUMNS,
+                "{arguments:?}: {width} columns:\n{shown}"
+            );
+        }
+    }
 }
