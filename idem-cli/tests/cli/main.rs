@@ -22,6 +22,7 @@ mod bulk;
 mod corrections;
 mod doctor;
 mod hostile;
+mod incidents;
 mod look;
 mod migrate;
 mod nights;
