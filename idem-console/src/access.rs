@@ -12,17 +12,17 @@ use idem_runtime::Idem;
 use idem_runtime::error::{Error, StoreError};
 use idem_runtime::fingerprint::Secret;
 use idem_runtime::key::{Identity, Key, Operation, RecordId, Scope, ToKey, ToScope};
-use idem_runtime::operator::{OperatorStore, StepsOfRecord};
+use idem_runtime::operator::{AgeOrder, Count, OperatorStore, OptionalIndex, StepsOfRecord};
 use idem_runtime::record::{Observation, Payload, Record};
 use idem_runtime::store::{
-    Attempts, AuditEntry, AuditFilter, Cursor, Filter, ListedRecord, ManualChange, PageRequest,
-    Resolution, Resolved, Unreadable,
+    Attempts, AuditEntry, AuditFilter, Cursor, Filter, ListedRecord, ManualChange, Page,
+    PageRequest, Resolution, Resolved, Unreadable,
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use self::messages::Outbox;
-pub(super) use self::values::refused;
+use self::trail::Trail;
 use super::counts::Counts;
 use super::failure::Failure;
 use super::guard::{Guard, MayChange, MayShowPayloads, Operator, Scopes};
@@ -44,7 +44,11 @@ mod messages {
     /// Without the features for its databases there is no outbox.
     pub(super) type Outbox = std::convert::Infallible;
 }
+mod trail;
 mod values;
+
+pub(super) use self::trail::Turns;
+pub(super) use self::values::refused;
 
 /// Number of reads of the store that run at the same time, however many browsers look.
 const MAX_READS: usize = 4;
@@ -52,6 +56,8 @@ const MAX_READS: usize = 4;
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// Number of pages of the store that one page of an operator of few scopes reads.
 const MAX_PAGES: usize = 20;
+/// Number of records that a page of an operator reads at most in a SQL store. A page of the store reads 10,000.
+pub(super) const MAX_EXAMINED: &str = "200,000";
 
 /// An operator of single scopes learns that a record does not exist only after a multiple of this time. Otherwise the time
 /// of the answer would tell whether another scope has the record.
@@ -124,14 +130,18 @@ pub(super) struct Listing<T> {
     pub(super) items: Vec<T>,
     /// Items that the store passed over. Their scopes are unknown, so only operators of all scopes see them.
     pub(super) unreadable: Vec<Unreadable>,
-    /// Sealed position of what follows; `None` at the end.
-    pub(super) next: Option<String>,
+    /// The pages around this one.
+    pub(super) turns: Turns,
+    /// Part of the store that was read up to the end of this page, if the position tells it. Only for operators of all
+    /// scopes.
+    pub(super) share: Option<f64>,
 }
 
 /// Pages of the store that are read for one page of an operator: until there are enough items that the operator sees, or
 /// until that has taken too long.
-struct Pages<T> {
-    list: &'static str,
+struct Pages<'a, T> {
+    list: &'a str,
+    trail: Trail,
     limit: usize,
     items: Vec<T>,
     unreadable: Vec<Unreadable>,
@@ -142,7 +152,7 @@ struct Pages<T> {
     patience: Duration,
 }
 
-impl<T> Pages<T> {
+impl<T> Pages<'_, T> {
     fn next_request(&mut self) -> Option<PageRequest> {
         let is_first = self.left == MAX_PAGES;
         let is_over =
@@ -264,6 +274,11 @@ impl Access {
         self.sees_all().then_some(&self.shared.counts)
     }
 
+    /// Number of all records, if they were counted for the overview. `None` for an operator of single scopes.
+    pub(super) fn known_records(&self) -> Option<Count> {
+        self.counts()?.latest_records()
+    }
+
     /// Returns true if the store deletes expired records itself.
     pub(super) fn expires_by_itself(&self) -> bool {
         self.shared.store.expires_by_itself()
@@ -284,13 +299,13 @@ impl Access {
         self.settings().outbox.is_some() && self.sees_all()
     }
 
-    /// Position at which a list continues, from a URL. The first page if there is none.
-    fn position(&self, list: &str, sealed: Option<&str>) -> Result<Option<Cursor>, Failure> {
+    /// The way to the page of a list at a sealed position. The first page if there is none.
+    fn trail(&self, list: &str, sealed: Option<&str>) -> Result<Trail, Failure> {
         let Some(sealed) = sealed else {
-            return Ok(None);
+            return Ok(Trail::default());
         };
-        match token::open(&self.shared.secret, self.name(), list, sealed) {
-            Some(position) => Ok(Some(Cursor::new(position))),
+        match self.opened(list, sealed) {
+            Some(text) => Ok(Trail::read(&text)),
             None => Err(Failure::Input(
                 "The link is not one that you got from this list. Begin again at its first page."
                     .to_owned(),
@@ -298,9 +313,24 @@ impl Access {
         }
     }
 
-    /// Position at which a list continues, for a URL.
-    fn sealed(&self, list: &str, position: &str) -> String {
-        token::seal(&self.shared.secret, self.name(), list, position)
+    /// Sealed positions of the pages around a page.
+    fn turns(&self, list: &str, trail: &Trail, next: Option<&Cursor>) -> Turns {
+        let sealed = |trail: &Trail| self.sealed(list, &trail.text());
+        Turns {
+            is_first: trail.is_first(),
+            previous: trail.previous().as_ref().map(sealed),
+            next: next.map(|next| sealed(&trail.next(next))),
+        }
+    }
+
+    /// Text for a URL that only this operator can use, and only for this purpose.
+    pub(super) fn sealed(&self, purpose: &str, text: &str) -> String {
+        token::seal(&self.shared.secret, self.name(), purpose, text)
+    }
+
+    /// Text that was sealed for this purpose.
+    pub(super) fn opened(&self, purpose: &str, sealed: &str) -> Option<String> {
+        token::open(&self.shared.secret, self.name(), purpose, sealed)
     }
 
     async fn permit(&self) -> Result<SemaphorePermit<'_>, Failure> {
@@ -388,21 +418,78 @@ impl Access {
         Ok(read.map_err(|_| Failure::Slow)?.map_err(Error::from)?)
     }
 
-    /// Lists records that match, in the scopes of the operator. The page may be short, even empty, while more follow.
-    pub(super) async fn records(
+    /// Returns true if an optional index exists; `None` for a store without indexes.
+    pub(super) async fn index(&self, index: OptionalIndex) -> Result<Option<bool>, Failure> {
+        let _permit = self.permit().await?;
+        let state = self.bounded(self.shared.store.index(index)).await?;
+        Ok(state.map(|it| it.exists))
+    }
+
+    /// Returns true if the operator may know how many records there are of the scope of this filter.
+    fn may_search(&self, filter: &Filter) -> bool {
+        let scope = filter.scope.as_ref();
+        scope.is_none_or(|it| self.operator.scopes().includes(it.scope()))
+    }
+
+    /// Reads a page of the store, without the records that the operator does not see. Nothing is read of a scope that the
+    /// operator does not see: the time would tell how many records it has.
+    pub(super) async fn page(
         &self,
         filter: &Filter,
+        order: Option<AgeOrder>,
+        request: &PageRequest,
+    ) -> Result<Page, Failure> {
+        if !self.may_search(filter) {
+            return Ok(Page {
+                records: Vec::new(),
+                unreadable: Vec::new(),
+                next: None,
+            });
+        }
+        let mut page = match order {
+            None => self.shared.idem.records().list(filter, request).await?,
+            Some(order) => {
+                let page = self.shared.store.list_by_age(filter, order, request);
+                let page = self.bounded(page).await;
+                page.map_err(|error| match error {
+                    Failure::Slow => Failure::SlowOrder,
+                    error => error,
+                })?
+            }
+        };
+        page.records.retain(|it| self.sees(&it.record));
+        if !self.sees_all() {
+            page.unreadable.clear();
+        }
+        Ok(page)
+    }
+
+    /// Reads a page as [`page`](Self::page) does, as one of the reads that may run at the same time.
+    pub(super) async fn next_page(
+        &self,
+        filter: &Filter,
+        order: Option<AgeOrder>,
+        request: &PageRequest,
+    ) -> Result<Page, Failure> {
+        let _permit = self.permit().await?;
+        self.page(filter, order, request).await
+    }
+
+    /// Lists records that match, in the scopes of the operator. The page may be short, even empty, while more follow. The
+    /// name of the list is part of its positions, so a list with another filter does not take them.
+    pub(super) async fn records(
+        &self,
+        list: &str,
+        filter: &Filter,
+        order: Option<AgeOrder>,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Listing<ListedRecord>, Failure> {
-        let mut pages = self.pages("records", after, limit)?;
+        let mut pages = self.pages(list, after, limit)?;
         let _permit = self.permit().await?;
-        let records = self.shared.idem.records();
         while let Some(request) = pages.next_request() {
-            let page = records.list(filter, &request).await?;
-            let found = page.records.into_iter();
-            let seen = found.filter(|it| self.sees(&it.record));
-            pages.add(seen, page.unreadable, page.next);
+            let page = self.page(filter, order, &request).await?;
+            pages.add(page.records.into_iter(), page.unreadable, page.next);
         }
         Ok(self.listing(pages))
     }
@@ -433,28 +520,31 @@ impl Access {
         Ok(self.listing(pages))
     }
 
-    fn pages<T>(
+    fn pages<'a, T>(
         &self,
-        list: &'static str,
+        list: &'a str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Pages<T>, Failure> {
+    ) -> Result<Pages<'a, T>, Failure> {
+        let trail = self.trail(list, after)?;
         Ok(Pages {
             list,
             limit,
             items: Vec::new(),
             unreadable: Vec::new(),
-            position: self.position(list, after)?,
+            position: trail.position(),
+            trail,
             left: MAX_PAGES,
             began: Instant::now(),
             patience: self.shared.idem.policy().store_timeout,
         })
     }
 
-    fn listing<T>(&self, pages: Pages<T>) -> Listing<T> {
+    fn listing<T>(&self, pages: Pages<'_, T>) -> Listing<T> {
         let next = pages.position.as_ref();
         Listing {
-            next: next.map(|it| self.sealed(pages.list, it.as_str())),
+            turns: self.turns(pages.list, &pages.trail, next),
+            share: next.filter(|_| self.sees_all()).and_then(share_before),
             items: pages.items,
             unreadable: match self.sees_all() {
                 true => pages.unreadable,
@@ -501,9 +591,32 @@ impl Access {
     }
 }
 
+/// Part of the ids before a position in the order of ids. An id is a hash, so as many records are before it. `None` for a
+/// position in another order.
+fn share_before(position: &Cursor) -> Option<f64> {
+    /// Digits of an id.
+    const DIGITS: usize = 64;
+    let text = position.as_str();
+    let is_id = text.len() == DIGITS && text.bytes().all(|it| it.is_ascii_hexdigit());
+    let first = u32::from_str_radix(text.get(..8)?, 16).ok()?;
+    is_id.then(|| f64::from(first) / f64::from(u32::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_position_in_the_order_of_ids_tells_what_was_read() {
+        let share = |text: &str| share_before(&Cursor::new(text));
+        assert_eq!(share(&"0".repeat(64)), Some(0.0));
+        assert_eq!(share(&"f".repeat(64)), Some(1.0));
+        let half = share(&format!("80{}", "0".repeat(62))).unwrap();
+        assert!((half - 0.5).abs() < 0.001, "{half}");
+        for other in ["", "17", "3137-80", &"0".repeat(63), &"-".repeat(64)] {
+            assert_eq!(share(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn the_path_of_the_mount_is_what_the_router_cut_off() {

@@ -6,7 +6,7 @@ use axum::extract::Path;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use http::StatusCode;
 use idem_runtime::codec::Codec;
-use idem_runtime::operator::text::{shown, time, time_from};
+use idem_runtime::operator::text::shown;
 use idem_runtime::record::{Observation, Outcome, Payload};
 use idem_runtime::store::{AuditFilter, Resolution, Resolved};
 use maud::{Markup, html};
@@ -17,6 +17,7 @@ use super::access::{Access, refused};
 use super::form::{SignedForm, Submitted};
 use super::layout::{change_failure, not_found, refusal};
 use super::record::{Draft, show};
+use super::time::{when, when_from};
 
 /// Form of a record's page.
 #[derive(Debug, Deserialize)]
@@ -158,7 +159,7 @@ async fn stale(access: &Access, observed: &Observation) -> Markup {
             ul {
                 @if let Some(entry) = manual {
                     li {
-                        (shown(entry.change.actor())) " changed it manually at " (time(entry.at)) ": "
+                        (shown(entry.change.actor())) " changed it manually at " (when(entry.at)) ": "
                         (entry.action.as_str()) ", because \u{201c}" (shown(entry.change.reason())) "\u{201d}."
                     }
                 }
@@ -173,7 +174,7 @@ async fn stale(access: &Access, observed: &Observation) -> Markup {
                             li { "It is in attempt " (record.attempt) ", with a new owner or none." }
                         }
                         @if record.lease_until != observed.lease_until {
-                            li { "Its lease ends " (time_from(record.lease_until, record.read_at)) " now." }
+                            li { "Its lease ends " (when_from(record.lease_until, record.read_at)) " now." }
                         }
                     }
                 }

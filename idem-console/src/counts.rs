@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use idem_runtime::error::StoreError;
@@ -22,17 +22,21 @@ const MAX_WAIT: Duration = Duration::from_secs(3);
 /// Interval of the samples of the plots, and their number: one hour.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_SAMPLES: usize = 360;
+/// Time for which the counts are read on after somebody has looked, so that the plots have no gap at the next look.
+const KEPT_FOR: Duration = Duration::from_secs(3600);
+/// Interval of these readings.
+const KEPT_EVERY: Duration = Duration::from_secs(60);
 
 /// Future of one reading.
 type Read = Pin<Box<dyn Future<Output = Result<Stats, StoreError>> + Send>>;
 
-/// Readings of the counts of a store. Read only while somebody looks.
+/// Readings of the counts of a store. Read while somebody looks, and for an hour after that.
 pub(super) struct Counts {
-    begin: Box<dyn Fn() -> Read + Send + Sync>,
     inner: Arc<Inner>,
 }
 
 struct Inner {
+    begin: Box<dyn Fn() -> Read + Send + Sync>,
     state: Mutex<Readings>,
     done: watch::Sender<()>,
 }
@@ -42,11 +46,27 @@ impl Inner {
     fn lock(&self) -> MutexGuard<'_, Readings> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Begins a reading if one is due. Returns true if one runs.
+    fn begin_if_due(self: &Arc<Self>) -> bool {
+        let mut state = self.lock();
+        let is_due = state.next_at.is_none_or(|at| at <= Instant::now());
+        if is_due && !state.is_running {
+            state.is_running = true;
+            // A task, so that a browser that leaves does not let the next one begin again.
+            let reader = Reader(Arc::clone(self));
+            tokio::spawn(read((self.begin)(), reader));
+        }
+        state.is_running
+    }
 }
 
 #[derive(Default)]
 struct Readings {
     is_running: bool,
+    /// True while a task reads on.
+    is_kept: bool,
+    looked_at: Option<Instant>,
     next_at: Option<Instant>,
     latest: Option<Reading>,
     samples: VecDeque<Sample>,
@@ -94,29 +114,33 @@ impl Counts {
 
     fn by(begin: impl Fn() -> Read + Send + Sync + 'static) -> Self {
         Self {
-            begin: Box::new(begin),
             inner: Arc::new(Inner {
+                begin: Box::new(begin),
                 state: Mutex::default(),
                 done: watch::Sender::new(()),
             }),
         }
     }
 
+    /// Number of all records by the latest reading.
+    pub(super) fn latest_records(&self) -> Option<Count> {
+        let state = self.inner.lock();
+        let stats = state.latest.as_ref()?.stats.as_ref().ok()?;
+        Some(stats.records())
+    }
+
     /// Latest reading and the samples so far. Begins a reading if one is due. `None` while the first one runs.
     pub(super) async fn look(&self) -> (Option<Reading>, Vec<Sample>) {
         let mut done = self.inner.done.subscribe();
-        let is_first = {
+        {
             let mut state = self.inner.lock();
-            let is_due = state.next_at.is_none_or(|at| at <= Instant::now());
-            if is_due && !state.is_running {
-                state.is_running = true;
-                // A task, so that a browser that leaves does not let the next one begin again.
-                let reader = Reader(Arc::clone(&self.inner));
-                tokio::spawn(read((self.begin)(), reader));
+            state.looked_at = Some(Instant::now());
+            if !state.is_kept {
+                state.is_kept = true;
+                tokio::spawn(keep(Keeper(Arc::downgrade(&self.inner))));
             }
-            state.is_running
-        };
-        if is_first {
+        }
+        if self.inner.begin_if_due() {
             // The sender lives as long as this value. After the wait, an older reading is shown.
             let _ = tokio::time::timeout(MAX_WAIT, done.changed()).await;
         }
@@ -146,6 +170,32 @@ impl Drop for Reader {
         }
         drop(state);
         self.0.done.send_replace(());
+    }
+}
+
+/// The task that reads on. Dropping it lets the next look begin another one.
+struct Keeper(Weak<Inner>);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.lock().is_kept = false;
+        }
+    }
+}
+
+/// Reads on until nobody has looked for long, or until the console is gone.
+async fn keep(keeper: Keeper) {
+    loop {
+        tokio::time::sleep(KEPT_EVERY).await;
+        let Some(inner) = keeper.0.upgrade() else {
+            return;
+        };
+        let looked_at = inner.lock().looked_at;
+        if looked_at.is_none_or(|at| at.elapsed() >= KEPT_FOR) {
+            return;
+        }
+        inner.begin_if_due();
     }
 }
 
@@ -236,6 +286,34 @@ mod tests {
         tokio::time::advance(LIMIT * IDLE_FACTOR).await;
         assert_eq!(shown(&counts).await, Ok(7));
         assert_eq!(begun.load(Ordering::Relaxed), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_plots_go_on_for_an_hour_after_the_last_look() {
+        let begun = Arc::new(AtomicUsize::new(0));
+        let counts = Counts::by({
+            let begun = Arc::clone(&begun);
+            move || {
+                begun.fetch_add(1, Ordering::Relaxed);
+                Box::pin(async { Ok(counted(7)) })
+            }
+        });
+        assert_eq!(shown(&counts).await, Ok(7));
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(counts.inner.lock().samples.len(), 10);
+        tokio::time::sleep(Duration::from_secs(6 * 3600)).await;
+        let before = begun.load(Ordering::Relaxed);
+        assert!((59..=61).contains(&before), "{before}");
+        // Another look begins again.
+        assert_eq!(shown(&counts).await, Ok(7));
+        tokio::time::sleep(Duration::from_secs(121)).await;
+        assert_eq!(begun.load(Ordering::Relaxed), before + 3);
+        // Nothing is read for a console that is gone.
+        let state = Arc::downgrade(&counts.inner);
+        drop(counts);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(state.upgrade().is_none());
+        assert_eq!(begun.load(Ordering::Relaxed), before + 3);
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,6 +12,8 @@ pub(super) enum Failure {
     Busy,
     /// The store did not answer in time.
     Slow,
+    /// The store found too few matching records in the order of age in time.
+    SlowOrder,
     /// The store refused.
     Store(Error),
     /// There is no such thing, or the operator may not see it.
@@ -37,6 +39,12 @@ impl Failure {
             Self::Slow => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The store did not answer in time. Load the page again.".into(),
+            ),
+            Self::SlowOrder => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The store did not find enough matching records in the order of age in time. Choose the order of the store, or \
+                 name an age."
+                    .into(),
             ),
             Self::Store(error) => (
                 StatusCode::SERVICE_UNAVAILABLE,

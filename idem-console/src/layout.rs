@@ -5,9 +5,10 @@ use http::header::{self, HeaderName};
 use http::{HeaderValue, StatusCode};
 use maud::{DOCTYPE, Markup, html};
 
-use super::access::Access;
+use super::access::{Access, Turns};
 use super::assets;
 use super::failure::Failure;
+use super::link::query;
 
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
@@ -41,8 +42,12 @@ pub(super) async fn with_headers(mut response: Response) -> Response {
 /// Page of the console. A live page is read again by the script.
 pub(super) struct Page<'a> {
     pub(super) access: &'a Access,
-    pub(super) title: &'a str,
-    pub(super) is_live: bool,
+    title: &'a str,
+    /// Name of the page in the window of the browser, if that is not the title.
+    name: Option<String>,
+    /// Path of the page in the navigation to which this one belongs.
+    place: Option<&'static str>,
+    is_live: bool,
 }
 
 impl<'a> Page<'a> {
@@ -50,8 +55,22 @@ impl<'a> Page<'a> {
         Self {
             access,
             title,
+            name: None,
+            place: None,
             is_live: false,
         }
+    }
+
+    /// Names the page in the navigation to which this one belongs.
+    pub(super) fn of(mut self, place: &'static str) -> Self {
+        self.place = Some(place);
+        self
+    }
+
+    /// Names the page in the window of the browser.
+    pub(super) fn named(mut self, name: String) -> Self {
+        self.name = Some(name);
+        self
     }
 
     pub(super) fn live(mut self) -> Self {
@@ -71,7 +90,11 @@ impl<'a> Page<'a> {
             ("stuck", "Stuck"),
             ("search", "Search"),
             ("audit", "Changes"),
+            ("outbox", "Outbox"),
         ];
+        let shown = links.len() - usize::from(!access.shows_outbox());
+        let current = |path: &str| (self.place == Some(path)).then_some("page");
+        let name = self.name.as_deref().unwrap_or(self.title);
         let page = html! {
             (DOCTYPE)
             html lang="en" {
@@ -79,7 +102,7 @@ impl<'a> Page<'a> {
                     meta charset="utf-8";
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="color-scheme" content="light dark";
-                    title { (self.title) " · " (access.settings().title) }
+                    title { (name) " · " (access.settings().title) }
                     link rel="stylesheet" href=(access.link(&assets::style_path()));
                     script src=(access.link(&assets::script_path())) defer {}
                 }
@@ -88,9 +111,8 @@ impl<'a> Page<'a> {
                     header {
                         strong { (access.settings().title) }
                         nav aria-label="Pages" {
-                            @for (path, name) in links { a href=(access.link(path)) { (name) } }
-                            @if access.shows_outbox() {
-                                a href=(access.link("outbox")) { "Outbox" }
+                            @for (path, name) in links.into_iter().take(shown) {
+                                a href=(access.link(path)) aria-current=[current(path)] { (name) }
                             }
                         }
                         span.who { (access.name()) @if access.change().is_none() { " (may only read)" } }
@@ -104,6 +126,40 @@ impl<'a> Page<'a> {
         };
         (status, Html(page.into_string())).into_response()
     }
+}
+
+/// Links to the pages of a list around the one that is shown. The parts are those of its URL, without the position.
+pub(super) fn turns(
+    access: &Access,
+    path: &str,
+    parts: &[(&str, &str)],
+    turns: &Turns,
+    next: &str,
+) -> Markup {
+    let page = |after: &str| {
+        let parts: Vec<_> = parts.iter().copied().chain([("after", after)]).collect();
+        access.link(&format!("{path}{}", query(&parts)))
+    };
+    html! {
+        @if !turns.is_first || turns.next.is_some() { div.turns {
+            @if !turns.is_first { a href=(page("")) { "First page" } }
+            @if let Some(previous) = &turns.previous { a href=(page(previous)) { "Previous page" } }
+            @if let Some(after) = &turns.next {
+                form method="get" action=(access.link(path)) {
+                    @for (name, value) in parts {
+                        @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
+                    }
+                    input type="hidden" name="after" value=(after);
+                    button { (next) }
+                }
+            }
+        } }
+    }
+}
+
+/// Box to tick before a change that nothing undoes.
+pub(super) fn sure(what: &str) -> Markup {
+    html! { label.sure { input type="checkbox" name="sure" value="1" required; span { "Yes, " (what) } } }
 }
 
 /// Page that says why a request was refused.

@@ -31,11 +31,13 @@
 //! - Changes are forms with a token. It is bound to the operator, the day, and the record or message. A form is refused if
 //!   a browser says that another site sent it. Processes that serve one console need one [`secret`](Console::secret).
 //! - The `Content-Security-Policy` allows the console's own style sheet and script, and nothing inline.
-//! - URLs contain ids of records, never keys or scopes. The search sends a key in a body. The position at which a list
-//!   continues is encrypted: it may name a record that the operator does not see.
+//! - URLs contain ids of records, and never keys. The search sends a key in a body. Scopes in URLs are encrypted, and so is
+//!   the position at which a list continues: it may name a record that the operator does not see.
+//! - An export has the records that the lists show, at most 100,000 of them, without results. A cell of a CSV file never
+//!   begins with a character that a spreadsheet takes for a formula.
 //! - A record outside of the operator's scopes answers 404, like one that does not exist.
-//! - Counts are read at most every five seconds for all browsers together, and only while somebody looks. At most four
-//!   other reads run at the same time.
+//! - Counts are read at most every five seconds for all browsers together while somebody looks, and each minute for an
+//!   hour after that. At most four other reads run at the same time.
 //!
 //! - The console answers requests for any host, unless [`allowed_hosts`](Console::allowed_hosts) lists the hosts. A guard
 //!   that admits by the place in the network, without a login, needs the list: another site may lead its own name to the
@@ -64,13 +66,18 @@ use idem_runtime::fingerprint::Secret;
 use idem_runtime::operator::OperatorStore;
 
 mod access;
+mod actions;
 mod assets;
+mod audit;
+mod bulk;
 mod change;
 mod counts;
+mod export;
 mod failure;
 mod form;
 mod guard;
 mod layout;
+mod link;
 mod lists;
 mod origin;
 #[cfg(any(
@@ -83,6 +90,9 @@ mod overview;
 mod payload;
 mod record;
 mod search;
+mod selection;
+mod table;
+mod time;
 mod timeline;
 mod token;
 
@@ -128,7 +138,7 @@ impl Console {
         self
     }
 
-    /// Secret of the tokens in forms, and of the positions in lists. Several processes that serve one console behind a load balancer need the same one.
+    /// Secret of the tokens in forms, and of the positions and scopes in URLs. Several processes that serve one console behind a load balancer need the same one.
     /// Default: random, new in each process.
     #[must_use]
     pub fn secret(mut self, secret: Secret) -> Self {
@@ -199,7 +209,13 @@ impl Console {
             .route("/", get(overview::overview))
             .route("/records", get(lists::records))
             .route("/stuck", get(lists::stuck))
-            .route("/audit", get(lists::audit))
+            .route("/records/select", post(lists::select_records))
+            .route("/stuck/select", post(lists::select_stuck))
+            .route("/records/export", get(export::records))
+            .route("/stuck/export", get(export::stuck))
+            .route("/bulk/preview", post(bulk::preview))
+            .route("/bulk/apply", post(bulk::apply))
+            .route("/audit", get(audit::audit))
             .route("/search", get(search::form).post(search::find))
             .route("/records/{id}", get(record::record))
             .route("/records/{id}/change", post(change::change))

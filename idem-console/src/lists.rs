@@ -1,20 +1,23 @@
-//! Lists: records, stuck records, and manual changes.
+//! Lists of records: all of them, and those that are stuck.
 
-use std::time::Duration;
-
+use axum::Form;
 use axum::extract::Query;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Redirect, Response};
 use http::StatusCode;
-use idem_runtime::operator::text::{duration, key, shown, time};
+use idem_runtime::operator::text::shown;
+use idem_runtime::operator::{AgeOrder, OptionalIndex};
 use idem_runtime::record::{OwnerLabel, RecordState};
-use idem_runtime::store::{
-    AuditEntry, AuditFilter, AuditSubject, Filter, ListedRecord, Unreadable,
-};
+use idem_runtime::store::Filter;
 use maud::{Markup, html};
-use serde::Deserialize;
 
-use super::access::Access;
-use super::layout::{Page, failure, refusal};
+use super::access::{Access, MAX_EXAMINED};
+use super::actions::ACTIONS;
+use super::failure::Failure;
+use super::layout::{Page, failure, refusal, turns};
+use super::link::query;
+use super::origin::SameOrigin;
+use super::selection::{Chosen, Selection, Wanted};
+use super::table::{passed_over, table};
 
 /// Number of rows on a page.
 const LIMIT: usize = 50;
@@ -26,242 +29,269 @@ const STATES: [RecordState; 6] = [
     RecordState::Unrecorded,
     RecordState::Interrupted,
 ];
+/// Ages to choose from, in seconds, with their names.
+const AGES: [(&str, &str); 8] = [
+    ("60", "1 minute"),
+    ("600", "10 minutes"),
+    ("3600", "1 hour"),
+    ("21600", "6 hours"),
+    ("86400", "1 day"),
+    ("604800", "7 days"),
+    ("2592000", "30 days"),
+    ("7776000", "90 days"),
+];
 
-/// Selection in the URL of a list. It has no key and no scope: URLs are logged.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Selection {
-    state: String,
-    operation: String,
-    after: Option<String>,
+/// One of the two lists.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct List {
+    /// Its path.
+    pub(super) path: &'static str,
+    title: &'static str,
+    pub(super) is_stuck: bool,
+}
+
+pub(super) const RECORDS: List = List {
+    path: "records",
+    title: "Records",
+    is_stuck: false,
+};
+pub(super) const STUCK: List = List {
+    path: "stuck",
+    title: "Stuck",
+    is_stuck: true,
+};
+
+impl List {
+    /// What the list selects.
+    pub(super) fn wanted(
+        self,
+        access: &Access,
+        selection: &Selection,
+    ) -> Result<Wanted, &'static str> {
+        let mut wanted = selection.wanted(access)?;
+        wanted.filter.stuck = self.is_stuck;
+        Ok(wanted)
+    }
 }
 
 pub(super) async fn records(access: Access, Query(selection): Query<Selection>) -> Response {
-    let state = RecordState::from_stored(&selection.state);
-    if state.is_none() && !selection.state.is_empty() {
-        let text = "There is no such state. Choose one from the list.";
-        return refusal(&access, StatusCode::BAD_REQUEST, text);
-    }
-    let filter = Filter {
-        state,
-        operation: Some(selection.operation.clone()).filter(|it| !it.is_empty()),
-        ..Filter::default()
-    };
-    let form = html! {
-        section {
-            form.row method="get" action=(access.link("records")) {
-                label { "State" select name="state" {
-                    option value="" { "all" }
-                    @for state in STATES {
-                        option value=(state.as_str()) selected[filter.state == Some(state)] { (state.as_str()) }
-                    }
-                } }
-                label { "Operation" input name="operation" value=(selection.operation) maxlength="255"; }
-                button { "Show" }
-            }
-        }
-    };
-    list(&access, "Records", "records", &selection, &filter, &form).await
+    show(&access, RECORDS, &selection).await
 }
 
 pub(super) async fn stuck(access: Access, Query(selection): Query<Selection>) -> Response {
-    let filter = Filter {
-        stuck: true,
-        ..Filter::default()
-    };
-    let form =
-        html! { p.quiet { "The owners of these records are gone, and there is no outcome." } };
-    list(&access, "Stuck", "stuck", &selection, &filter, &form).await
+    show(&access, STUCK, &selection).await
 }
 
-async fn list(
-    access: &Access,
-    title: &str,
-    path: &str,
-    selection: &Selection,
-    filter: &Filter,
-    form: &Markup,
+pub(super) async fn select_records(
+    access: Access,
+    origin: SameOrigin,
+    Form(chosen): Form<Chosen>,
 ) -> Response {
+    select(&access, RECORDS, &origin, chosen)
+}
+
+pub(super) async fn select_stuck(
+    access: Access,
+    origin: SameOrigin,
+    Form(chosen): Form<Chosen>,
+) -> Response {
+    select(&access, STUCK, &origin, chosen)
+}
+
+/// Redirects to the list with a selection. The form is sent in a body, because it has a scope: URLs are logged.
+fn select(access: &Access, list: List, origin: &SameOrigin, chosen: Chosen) -> Response {
+    if !origin.0 {
+        let text = "The form was sent by another site.";
+        return refusal(access, StatusCode::FORBIDDEN, text);
+    }
+    let selection = chosen.sealed(access);
+    let path = format!("{}{}", list.path, query(&selection.parts()));
+    Redirect::to(&access.link(&path)).into_response()
+}
+
+async fn show(access: &Access, list: List, selection: &Selection) -> Response {
+    match read(access, list, selection).await {
+        Ok(page) => page,
+        Err(error) => failure(access, &error),
+    }
+}
+
+async fn read(access: &Access, list: List, selection: &Selection) -> Result<Response, Failure> {
+    let wanted = list.wanted(access, selection);
+    let wanted = wanted.map_err(|text| Failure::Input(text.to_owned()))?;
+    let parts = selection.parts();
+    // A position is one of the list with this selection.
+    let name = format!("{}{}", list.path, query(&parts));
+    let (order, unordered) = order(access, &wanted).await?;
+    let unindexed = unindexed(access, &wanted.filter).await?;
     let after = selection.after.as_deref();
-    let listing = match access.records(filter, after, LIMIT).await {
-        Ok(listing) => listing,
-        Err(error) => return failure(access, &error),
+    let listing = access.records(&name, &wanted.filter, order, after, LIMIT);
+    let listing = listing.await?;
+    let caption = match order {
+        None => "In the order of the store",
+        Some(AgeOrder::NewestFirst) => "The newest first",
+        Some(AgeOrder::OldestFirst) => "The oldest first",
     };
-    let state = filter.state.map_or("", RecordState::as_str);
-    Page::new(access, title).live().with(&html! {
-        (form)
-        section {
-            @if listing.items.is_empty() { p { "No record here matches." } } @else { (table(access, &listing.items)) }
-            (passed_over("records", &listing.unreadable))
-            @if let Some(next) = &listing.next {
-                form method="get" action=(access.link(path)) {
-                    @if !state.is_empty() { input type="hidden" name="state" value=(state); }
-                    @if !selection.operation.is_empty() {
-                        input type="hidden" name="operation" value=(selection.operation);
-                    }
-                    input type="hidden" name="after" value=(next);
-                    button { "Next page" }
+    Ok(Page::new(access, list.title)
+        .of(list.path)
+        .live()
+        .with(&html! {
+            @if list.is_stuck { p.quiet { "The owners of these records are gone, and there is no outcome." } }
+            (form(access, list, selection))
+            @if unordered { p.notice {
+                "The store has no index of ages, so the list is in the order of the store. "
+                (remedy(OptionalIndex::Age))
+            } }
+            @if let Some(index) = unindexed { p.notice {
+                "No index serves this search: a page reads up to " (MAX_EXAMINED) " records"
+                @if let Some(all) = access.known_records() { ", and the store has " (all) }
+                ". " @if let Some(index) = index { (remedy(index)) }
+            } }
+            section {
+                @if !listing.items.is_empty() { (table(access, &listing.items, caption)) }
+                @else if listing.turns.next.is_some() { p { "No record here matches. The next page reads on." } }
+                @else if listing.turns.is_first { p { "No record matches." } }
+                @else { p { "No more records match." } }
+                (passed_over("records", &listing.unreadable))
+                @if let Some(share) = listing.share.filter(|_| listing.items.len() < LIMIT) {
+                    p.quiet { "About " (percent(share)) " % of the store were read up to here." }
                 }
+                (turns(access, list.path, &parts, &listing.turns, "Next page"))
+                @if !listing.items.is_empty() { (files(access, list, selection)) }
             }
-        }
+            @if access.change().is_some() && !listing.items.is_empty() { (bulk(access, list, selection)) }
+        }))
+}
+
+/// Order in which the store can list, and true if that is another one than was chosen.
+pub(super) async fn order(
+    access: &Access,
+    wanted: &Wanted,
+) -> Result<(Option<AgeOrder>, bool), Failure> {
+    Ok(match wanted.order {
+        Some(order) => match access.index(OptionalIndex::Age).await? {
+            Some(true) => (Some(order), false),
+            _ => (None, true),
+        },
+        None => (None, false),
     })
 }
 
-/// Table of records.
-pub(super) fn table(access: &Access, records: &[ListedRecord]) -> Markup {
-    html! {
-        table.cards {
-            caption { "In the order of the store" }
-            thead { tr {
-                th { "Key" } th { "Operation" } th { "Scope" } th { "State" } th.number { "Attempt" } th { "Age" }
-                th { "On crash" } th { "Owner" }
-            } }
-            tbody { @for ListedRecord { record, owner, .. } in records { tr data-key=(record.id) {
-                td.key { a href=(access.link(&format!("records/{}", record.id))) {
-                    (key(record.identity.key.as_str()))
+/// Index that would serve a search which has none. The inner `None`: the store has no indexes.
+async fn unindexed(
+    access: &Access,
+    filter: &Filter,
+) -> Result<Option<Option<OptionalIndex>>, Failure> {
+    let mut missing = None;
+    for (index, is_wanted) in [
+        (OptionalIndex::Owner, filter.owner.is_some()),
+        (OptionalIndex::Scope, filter.scope.is_some()),
+        (OptionalIndex::Stuck, filter.stuck),
+    ] {
+        if is_wanted {
+            match access.index(index).await? {
+                Some(true) => return Ok(None),
+                Some(false) => missing = missing.or(Some(Some(index))),
+                None => return Ok(Some(None)),
+            }
+        }
+    }
+    Ok(missing)
+}
+
+fn remedy(index: OptionalIndex) -> Markup {
+    let command = format!("idem migrate --index {} --apply", index.as_str());
+    html! { code { (command) } " creates one; each call pays for it." }
+}
+
+/// Per cent, at least 1 and at most 99.
+fn percent(share: f64) -> u32 {
+    ((share * 100.0) as u32).clamp(1, 99)
+}
+
+/// Links to the list as a file.
+fn files(access: &Access, list: List, selection: &Selection) -> Markup {
+    let file = |format| {
+        let parts = selection.parts().into_iter().chain([("format", format)]);
+        let parts: Vec<_> = parts.collect();
+        access.link(&format!("{}/export{}", list.path, query(&parts)))
+    };
+    html! { p.quiet {
+        "The whole list as a file: "
+        a href=(file("csv")) { "CSV" } ", " a href=(file("json")) { "JSON" }
+        ". It has keys and scopes, and no results."
+    } }
+}
+
+/// Form that begins a change of all records of the list.
+fn bulk(access: &Access, list: List, selection: &Selection) -> Markup {
+    html! { section {
+        details {
+            summary { "Change many records: " span.quiet { "all that this list selects" } }
+            form method="post" action=(access.link("bulk/preview")) {
+                input type="hidden" name="list" value=(list.path);
+                @for (name, value) in selection.parts() {
+                    @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
+                }
+                label { "Change" select name="action" {
+                    @for (action, meaning) in ACTIONS { option value=(action) { (action) ": " (meaning) } }
                 } }
-                td data-label="Operation" { (shown(record.identity.operation.as_str())) }
-                td data-label="Scope" { (brief(record.identity.scope.as_str())) }
-                td.whole data-label="State" { (chip(record.state, record.is_lapsed())) }
-                td.number data-label="Attempt" { (record.attempt) }
-                td data-label="Age" { (duration(record.read_at.since(record.first_claimed_at))) }
-                td.whole data-label="On crash" { (record.on_crash.as_str()) }
-                td data-label="Owner" { (brief(owner.as_ref().map_or("", OwnerLabel::as_str))) }
-            } } }
-        }
-    }
-}
-
-/// Names what a list passed over, because somebody changed it by hand.
-pub(super) fn passed_over(what: &str, unreadable: &[Unreadable]) -> Markup {
-    /// Number of items that are named.
-    const MAX: usize = 20;
-    html! { @if !unreadable.is_empty() { div.notice {
-        p { (unreadable.len()) " " (what) " cannot be read, and are left out:" }
-        ul { @for it in unreadable.iter().take(MAX) {
-            li { span.key { (brief(&it.name)) } ": " (shown(&it.problem)) }
-        } }
-        @if unreadable.len() > MAX { p { "and " (unreadable.len() - MAX) " more" } }
-    } } }
-}
-
-/// Text of a length that no store limits, such as a scope of many parts: its begin, and its size.
-pub(super) fn brief(text: &str) -> String {
-    const MAX: usize = 512;
-    match text.len() {
-        0..=MAX => shown(text),
-        size => {
-            let begin = &text[..text.floor_char_boundary(MAX)];
-            format!("{}… ({size} bytes)", shown(begin))
-        }
-    }
-}
-
-/// State of a record, as a word with a colour.
-pub(super) fn chip(state: RecordState, is_lapsed: bool) -> Markup {
-    let kind = match state {
-        RecordState::Running if is_lapsed => "chip bad",
-        RecordState::Running => "chip wait",
-        RecordState::Completed => "chip good",
-        RecordState::Released => "chip",
-        RecordState::Failed | RecordState::Unrecorded | RecordState::Interrupted => "chip bad",
-    };
-    html! { span class=(kind) { (state.as_str()) @if is_lapsed { ", lapsed" } } }
-}
-
-/// Position in the audit, in the URL.
-#[derive(Debug, Deserialize)]
-pub(super) struct Since {
-    after: Option<String>,
-    /// Only changes of the last hours. Text, so that this page says what is wrong with it.
-    hours: Option<String>,
-}
-
-pub(super) async fn audit(access: Access, Query(since): Query<Since>) -> Response {
-    let hours = match since.hours.as_deref().map(str::parse::<u64>).transpose() {
-        Ok(hours) => hours.filter(|hours| *hours > 0),
-        Err(_) => {
-            let text = "The number of hours is no whole number.";
-            return refusal(&access, StatusCode::BAD_REQUEST, text);
-        }
-    };
-    let filter = AuditFilter {
-        within: hours.map(|hours| Duration::from_secs(hours.saturating_mul(3600))),
-        ..AuditFilter::default()
-    };
-    let after = since.after.as_deref();
-    let listing = match access.audit(&filter, after, LIMIT).await {
-        Ok(listing) => listing,
-        Err(error) => return failure(&access, &error),
-    };
-    Page::new(&access, "Changes").live().with(&html! {
-        p.quiet {
-            "Manual changes: "
-            a href=(access.link("audit")) { "all" } ", "
-            a href=(access.link("audit?hours=24")) { "of a day" } ", "
-            a href=(access.link("audit?hours=1")) { "of an hour" }
-        }
-        section {
-            @if listing.items.is_empty() { p { "No record was changed manually." } }
-            @else { (changes(&access, &listing.items)) }
-            (passed_over("changes", &listing.unreadable))
-            @if let Some(next) = &listing.next {
-                form method="get" action=(access.link("audit")) {
-                    @if let Some(hours) = hours { input type="hidden" name="hours" value=(hours); }
-                    input type="hidden" name="after" value=(next);
-                    button { "Older changes" }
-                }
+                button { "Show what would be changed" }
             }
         }
-    })
+    } }
 }
 
-/// Table of manual changes.
-pub(super) fn changes(access: &Access, entries: &[AuditEntry]) -> Markup {
+/// Form of a selection.
+fn form(access: &Access, list: List, selection: &Selection) -> Markup {
+    let scope = selection.scope(access).unwrap_or_default();
+    let has_more = !scope.is_empty()
+        || [
+            &selection.owner,
+            &selection.older_than,
+            &selection.newer_than,
+        ]
+        .iter()
+        .any(|it| !it.is_empty());
+    let ages = |name: &str, chosen: &str| {
+        html! { select name=(name) {
+            option value="" { "any age" }
+            @for (value, text) in AGES { option value=(value) selected[value == chosen] { (text) } }
+        } }
+    };
+    let action = access.link(&format!("{}/select", list.path));
     html! {
-        table.cards {
-            caption { "Manual changes, the newest first" }
-            thead { tr {
-                th { "Time" } th { "Who" } th { "Change" } th { "Reason" } th { "Record" } th { "Was" }
-            } }
-            tbody { @for entry in entries { tr data-key=(entry.at.as_micros()) {
-                td.whole data-label="Time" { (time(entry.at)) }
-                td data-label="Who" {
-                    (shown(entry.change.actor()))
-                    @if let Some(user) = &entry.user { " " span.quiet { (shown(user)) } }
-                }
-                td.whole data-label="Change" { (entry.action.as_str()) }
-                td data-label="Reason" { (shown(entry.change.reason())) }
-                @match &entry.subject {
-                    AuditSubject::Record(record) => {
-                        td.key data-label="Record" {
-                            @match &record.identity {
-                                Some(identity) => {
-                                    a href=(access.link(&format!("records/{}", record.id))) {
-                                        (key(identity.key.as_str()))
-                                    }
-                                    " " span.quiet { (shown(identity.operation.as_str())) }
-                                }
-                                None => { "erased " span.quiet { (record.id) } }
-                            }
+        section {
+            form.wide method="post" action=(action) autocomplete="off" {
+                div.row {
+                    @if !list.is_stuck { label { "State" select name="state" {
+                        option value="" { "all" }
+                        @for state in STATES {
+                            option value=(state.as_str()) selected[selection.state == state.as_str()] { (state.as_str()) }
                         }
-                        td.whole data-label="Was" { (record.state.as_str()) ", attempt " (record.attempt) }
-                    }
-                    AuditSubject::Purge { removed: 0, interrupted: 0, .. } => {
-                        td data-label="Records" { "not known: the purge did not end" }
-                        td {}
-                    }
-                    AuditSubject::Purge { removed, interrupted, .. } => {
-                        td data-label="Records" { (removed) " deleted, " (interrupted) " interrupted" }
-                        td {}
-                    }
-                    AuditSubject::Scope { id, erased, .. } => {
-                        td.key data-label="Records" { (erased) " of a scope " span.quiet { (id) } }
-                        td {}
-                    }
-                    _ => { td {} td {} }
+                    } } }
+                    label { "Operation" input name="operation" value=(selection.operation) maxlength="255"; }
+                    label { "Order" select name="order" {
+                        option value="" { "of the store" }
+                        option value="newest" selected[selection.order == "newest"] { "the newest first" }
+                        option value="oldest" selected[selection.order == "oldest"] { "the oldest first" }
+                    } }
+                    button { "Show" }
                 }
-            } } }
+                details.more open[has_more] {
+                    summary { "Scope, owner and age" }
+                    div.row {
+                        label { "Scope, as lists show it" input name="scope_text" value=(shown(&scope)); }
+                        label { "Scopes inside of it" select name="within" {
+                            option value="" { "without them" }
+                            option value="1" selected[selection.is_within()] { "with them" }
+                        } }
+                        label { "Owner" input name="owner" value=(shown(&selection.owner)) maxlength=(OwnerLabel::MAX_BYTES); }
+                        label { "First claimed at least … ago" (ages("older_than", &selection.older_than)) }
+                        label { "First claimed at most … ago" (ages("newer_than", &selection.newer_than)) }
+                    }
+                }
+            }
         }
     }
 }

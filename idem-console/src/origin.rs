@@ -1,5 +1,8 @@
 //! Requests that other sites let a browser send (CSRF), and names of other sites that lead to this server (DNS rebinding).
 
+use std::convert::Infallible;
+
+use axum::extract::FromRequestParts;
 use http::header;
 use http::request::Parts;
 
@@ -21,6 +24,17 @@ pub fn is_same_origin(request: &Parts) -> bool {
     let origin = origin.to_str().unwrap_or_default();
     let authority = origin.split_once("://").map(|(_, authority)| authority);
     authority.is_some() && authority == host(request)
+}
+
+/// Whether a page of this console sent the request.
+pub(super) struct SameOrigin(pub(super) bool);
+
+impl<S: Sync> FromRequestParts<S> for SameOrigin {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(is_same_origin(parts)))
+    }
 }
 
 /// Returns true if the request is for one of these hosts. A name without a port, such as `localhost` or `[::1]`, allows all

@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use http::StatusCode;
 use idem_runtime::error::{Error, StoreErrorKind};
 use idem_runtime::key::Key;
-use idem_runtime::operator::text::{self, duration, shown, time};
+use idem_runtime::operator::text::{self, duration, shown};
 use idem_runtime::outbox::{Backlog, MessageAction, MessageEntry, Outbox, Parked};
 use idem_runtime::record::Timestamp;
 use idem_runtime::store::ManualChange;
@@ -20,9 +20,10 @@ use super::Console;
 use super::access::{Access, Listing, Shared};
 use super::failure::Failure;
 use super::form::{SignedForm, Submitted};
-use super::layout::{Page, change_failure, failure, refusal};
-use super::lists::passed_over;
+use super::layout::{Page, change_failure, failure, refusal, sure, turns};
 use super::payload::cut;
+use super::table::passed_over;
+use super::time::when;
 
 /// Number of parked messages on a page. The database reads them with their payloads.
 const MAX_PARKED: u32 = 25;
@@ -69,15 +70,18 @@ pub(super) async fn outbox(access: Access, Query(position): Query<Position>) -> 
     let latest = audit.items.first();
     let is_done = position.done.is_some()
         && latest.is_some_and(|entry| entry.change.actor() == access.name());
-    Page::new(&access, "Outbox").live().with(&html! {
-        @if is_done { p.notice role="status" { "The change was made, and is in the audit." } }
-        (counts(&backlog))
-        (messages(&access, &parked))
-        section {
-            h2 { "Manual changes" }
-            (changes(&access, &audit))
-        }
-    })
+    Page::new(&access, "Outbox")
+        .of("outbox")
+        .live()
+        .with(&html! {
+            @if is_done { p.notice role="status" { "The change was made, and is in the audit." } }
+            (counts(&backlog))
+            (messages(&access, &parked))
+            section {
+                h2 { "Manual changes" }
+                (changes(&access, &audit))
+            }
+        })
 }
 
 /// The manual changes of messages, page by page.
@@ -85,6 +89,7 @@ pub(super) async fn audit(access: Access, Query(position): Query<Position>) -> R
     let after = position.after.as_deref();
     match access.message_audit(None, after, MAX_CHANGES).await {
         Ok(audit) => Page::new(&access, "Changes of messages")
+            .of("outbox")
             .live()
             .with(&html! {
                 p { a href=(access.link("outbox")) { "Back to the outbox" } }
@@ -144,7 +149,7 @@ fn action(word: &str) -> Option<MessageAction> {
 async fn stale(access: &Access, key: &Key) -> Response {
     let audit = access.message_audit(Some(key), None, 1).await;
     let last = audit.ok().and_then(|it| it.items.into_iter().next());
-    Page::new(access, "Outbox").with_status(
+    Page::new(access, "Outbox").of("outbox").with_status(
         StatusCode::CONFLICT,
         &html! {
             div.notice role="alert" {
@@ -152,7 +157,7 @@ async fn stale(access: &Access, key: &Key) -> Response {
                 @if let Some(entry) = last {
                     p {
                         "The last change: " (shown(entry.change.actor())) " " (entry.action.as_str()) " it at "
-                        (time(entry.at)) ", because \u{201c}" (shown(entry.change.reason())) "\u{201d}."
+                        (when(entry.at)) ", because \u{201c}" (shown(entry.change.reason())) "\u{201d}."
                     }
                 }
             }
@@ -194,12 +199,7 @@ fn messages(access: &Access, parked: &Listing<Parked>) -> Markup {
             }
             @for message in &parked.items { (details(access, message)) }
             (passed_over("messages", &parked.unreadable))
-            @if let Some(next) = &parked.next {
-                form method="get" action=(access.link("outbox")) {
-                    input type="hidden" name="after" value=(next);
-                    button { "Next page" }
-                }
-            }
+            (turns(access, "outbox", &[], &parked.turns, "Next page"))
         }
     }
 }
@@ -210,12 +210,13 @@ fn details(access: &Access, message: &Parked) -> Markup {
         details.message data-key=(subject(key, message.parked_at())) {
             summary {
                 span.key { (text::key(key)) } " "
-                span.quiet { (shown(message.topic())) ", parked " (time(message.parked_at())) }
+                span.quiet { (shown(message.topic())) ", parked " (when(message.parked_at())) }
+                @if access.payloads().is_some() { span.error { (first_line(message.last_error())) } }
             }
             dl {
                 @if let Some(key) = message.ordering_key() { dt { "Ordering key" } dd { (shown(key)) } }
                 dt { "Attempts" } dd { (message.attempts()) }
-                dt { "Enqueued" } dd { (time(message.enqueued_at())) }
+                dt { "Enqueued" } dd { (when(message.enqueued_at())) }
                 dt { "Last error" }
                 dd { @if access.payloads().is_some() { (shown(message.last_error())) } @else { "hidden" } }
                 dt { "Payload" }
@@ -224,12 +225,23 @@ fn details(access: &Access, message: &Parked) -> Markup {
                     @else { "hidden, " (message.payload().len()) " bytes" }
                 }
             }
-            @if access.change().is_some() { (form(access, message)) }
+            @if access.change().is_some() { @for action in ["requeue", "discard"] { (form(access, message, action)) } }
         }
     }
 }
 
-fn form(access: &Access, message: &Parked) -> Markup {
+/// The begin of an error, for the line of its message.
+fn first_line(error: &str) -> String {
+    /// Longest text, in characters.
+    const MAX: usize = 160;
+    let line = shown(error.lines().next().unwrap_or_default());
+    match line.char_indices().nth(MAX) {
+        None => line,
+        Some((end, _)) => format!("{}…", &line[..end]),
+    }
+}
+
+fn form(access: &Access, message: &Parked, action: &str) -> Markup {
     let key = message.key().as_str();
     html! {
         form method="post" action=(access.link("outbox/change")) {
@@ -237,11 +249,15 @@ fn form(access: &Access, message: &Parked) -> Markup {
             input type="hidden" name="key" value=(key);
             input type="hidden" name="parked_at" value=(message.parked_at().as_micros());
             label { "Reason" input name="reason" required maxlength=(ManualChange::MAX_REASON); }
-            div.choices {
-                button name="action" value="requeue" { "requeue" }
-                span.quiet { "deliver the message again: handlers may see it twice" }
-                button name="action" value="discard" { "discard" }
-                span.quiet { "delete the message: it is never delivered" }
+            @match action {
+                "discard" => {
+                    (sure("delete the message: it is never delivered"))
+                    button.danger name="action" value=(action) { (action) }
+                }
+                action => { div.choices {
+                    button name="action" value=(action) { (action) }
+                    span.quiet { "deliver the message again: handlers may see it twice" }
+                } }
             }
         }
     }
@@ -255,7 +271,7 @@ fn changes(access: &Access, audit: &Listing<MessageEntry>) -> Markup {
                 th { "Time" } th { "Who" } th { "Change" } th { "Reason" } th { "Message" } th.number { "Attempts" }
             } }
             tbody { @for entry in &audit.items { tr data-key=(entry.at.as_micros()) {
-                td.whole data-label="Time" { (time(entry.at)) }
+                td.whole data-label="Time" { (when(entry.at)) }
                 td data-label="Who" { (shown(entry.change.actor())) }
                 td.whole data-label="Change" { (entry.action.as_str()) }
                 td data-label="Reason" { (shown(entry.change.reason())) }
@@ -266,11 +282,6 @@ fn changes(access: &Access, audit: &Listing<MessageEntry>) -> Markup {
             } } }
         } }
         (passed_over("changes", &audit.unreadable))
-        @if let Some(next) = &audit.next {
-            form method="get" action=(access.link("outbox/audit")) {
-                input type="hidden" name="after" value=(next);
-                button { "Older changes" }
-            }
-        }
+        (turns(access, "outbox/audit", &[], &audit.turns, "Older changes"))
     }
 }

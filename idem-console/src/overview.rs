@@ -3,17 +3,21 @@
 use std::fmt::Write as _;
 
 use axum::response::Response;
-use idem_runtime::operator::Count;
 use idem_runtime::operator::text::{duration, shown};
+use idem_runtime::operator::{Count, Stats};
+use idem_runtime::record::RecordState;
 use maud::{Markup, html};
 use tokio::time::Instant;
 
 use super::access::Access;
 use super::counts::{Reading, Sample};
 use super::layout::Page;
+use super::link::query;
+use super::selection::Selection;
+use super::table::chip;
 
 pub(super) async fn overview(access: Access) -> Response {
-    let page = Page::new(&access, "Overview").live();
+    let page = Page::new(&access, "Overview").of("").live();
     let Some(counts) = access.counts() else {
         return page.with(&html! {
             p.notice { "The counts are those of all scopes, and you see only some. The lists show your records." }
@@ -37,45 +41,105 @@ pub(super) async fn overview(access: Access) -> Response {
             (plots(&samples, Sample::of(at, &stats), expires_by_itself))
             section {
                 h2 { "Records by operation and state" }
-                table.cards {
-                    caption {
-                        "Counted " (duration(at.elapsed())) " ago. Expired records count until they are "
-                        @if expires_by_itself { "deleted." } @else { "purged." }
-                        @if let Some(sample) = stats.sample {
-                            " The numbers are estimates from a sample of " (Count::Exactly(sample)) " records."
-                        }
-                    }
-                    thead { tr {
-                        th { "Operation" } th { "State" } th.number { "Records" } th.number { "Stuck" }
-                        th { "Oldest" }
-                    } }
-                    tbody { @for group in &stats.groups { tr data-key=(format!("{} {}", group.state, group.operation)) {
-                        td { (shown(&group.operation)) }
-                        td.whole data-label="State" { (super::lists::chip(group.state, false)) }
-                        td.number data-label="Records" { (group.count) }
-                        td.number data-label="Stuck" { (group.stuck) }
-                        td.whole data-label="Oldest" { (duration(group.oldest)) }
-                    } } }
-                }
-                @if stats.groups.is_empty() { p { "There are no records." } }
-                p {
-                    "Stuck: " (stats.interrupted) " interrupted, " (stats.lapsed) " lapsed. "
-                    @if expires_by_itself {
-                        "The store deletes expired records itself. A purge only marks records whose owners are gone."
-                    } @else {
-                        "Due for the purge: " (stats.purge_due)
-                        @if stats.purge_due != Count::Exactly(0) { ", the first for " (duration(stats.purge_lag)) }
-                        "."
-                    }
-                }
-                @if stats.unreadable != Count::Exactly(0) { p.notice {
-                    (stats.unreadable) " more records cannot be read, because somebody changed them by hand. The list of records \
-                    names them."
-                } }
+                (matrix(&access, &stats, at, expires_by_itself))
+                (sums(&access, &stats, expires_by_itself))
             }
         },
     };
     page.with(&content)
+}
+
+/// Table of the numbers of records: a row for each operation, a column for each state. Each number leads to its records.
+fn matrix(access: &Access, stats: &Stats, at: Instant, expires_by_itself: bool) -> Markup {
+    if stats.groups.is_empty() {
+        return html! { p { "There are no records." } };
+    }
+    let mut states: Vec<RecordState> = stats.groups.iter().map(|it| it.state).collect();
+    states.sort_unstable_by_key(|it| it.as_str());
+    states.dedup();
+    // The groups are ordered by operation.
+    let operations = stats
+        .groups
+        .chunk_by(|one, other| one.operation == other.operation);
+    let link = |list: &str, operation: &str, state| {
+        let selection = Selection::of_group(operation, state);
+        access.link(&format!("{list}{}", query(&selection.parts())))
+    };
+    html! {
+        div.scroll { table.cards.matrix {
+            caption {
+                "Counted " (duration(at.elapsed())) " ago. Expired records count until they are "
+                @if expires_by_itself { "deleted." } @else { "purged." }
+                @if let Some(sample) = stats.sample {
+                    " The numbers are estimates from a sample of " (Count::Exactly(sample)) " records."
+                }
+            }
+            thead { tr {
+                th { "Operation" }
+                @for state in &states { th.number { (chip(*state, false)) } }
+                th.number { "stuck" } th { "oldest" }
+            } }
+            tbody { @for groups in operations {
+                @let name = &groups[0].operation;
+                tr data-key=(name) {
+                    th scope="row" { a href=(link("records", name, None)) { (shown(name)) } }
+                    @for state in &states {
+                        td.number data-label=(state.as_str()) {
+                            @if let Some(group) = groups.iter().find(|it| it.state == *state) {
+                                a href=(link("records", name, Some(*state))) { (brief_count(group.count)) }
+                            }
+                        }
+                    }
+                    @let stuck: Count = groups.iter().map(|it| it.stuck).sum();
+                    td.number data-label="stuck" {
+                        @if stuck.number() > 0 { a href=(link("stuck", name, None)) { (brief_count(stuck)) } }
+                    }
+                    td.whole data-label="oldest" {
+                        (duration(groups.iter().map(|it| it.oldest).max().unwrap_or_default()))
+                    }
+                }
+            } }
+        } }
+    }
+}
+
+/// The number with a sign in place of the word for an estimate: a table has many of them.
+fn brief_count(count: Count) -> String {
+    let text = count.to_string();
+    match text.strip_prefix("about ") {
+        Some(number) => format!("≈\u{a0}{number}"),
+        None => text,
+    }
+}
+
+/// What needs somebody, or the purge.
+fn sums(access: &Access, stats: &Stats, expires_by_itself: bool) -> Markup {
+    let interrupted = stats
+        .groups
+        .iter()
+        .filter(|it| it.state == RecordState::Interrupted);
+    let oldest = interrupted.map(|it| it.oldest).max();
+    html! {
+        p {
+            "Stuck: "
+            a href=(access.link("records?state=interrupted")) { (stats.interrupted) " interrupted" }
+            @if let Some(oldest) = oldest { ", the oldest for " (duration(oldest)) }
+            "; "
+            a href=(access.link("stuck")) { (stats.lapsed) " lapsed" }
+            ". "
+            @if expires_by_itself {
+                "The store deletes expired records itself. A purge only marks records whose owners are gone."
+            } @else {
+                "Due for the purge: " (stats.purge_due)
+                @if stats.purge_due != Count::Exactly(0) { ", the first for " (duration(stats.purge_lag)) }
+                "."
+            }
+        }
+        @if stats.unreadable != Count::Exactly(0) { p.notice {
+            (stats.unreadable) " more records cannot be read, because somebody changed them by hand. "
+            a href=(access.link("records")) { "The list of records" } " names them."
+        } }
+    }
 }
 
 /// Name of a plot, and its value in a sample.
@@ -98,7 +162,8 @@ fn plots(samples: &[Sample], now: Sample, expires_by_itself: bool) -> Markup {
                 (plot(name, samples, of))
             } } }
             p.quiet {
-                "The plots have a value each 10 seconds, of the last hour, and only of times at which this page was open."
+                "The plots are of the last hour. They have a value each 10 seconds while somebody looks at this page, and each \
+                minute for an hour after that."
             }
         }
     }

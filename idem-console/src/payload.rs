@@ -8,8 +8,8 @@ use maud::{Markup, html};
 
 use super::access::Access;
 use super::layout::{Page, failure, not_found, refusal};
-use super::lists::passed_over;
-use super::record::MAX_ROWS;
+use super::record::{MAX_ROWS, name};
+use super::table::passed_over;
 
 /// Number of bytes of a payload that are shown.
 const MAX_SHOWN: usize = 64 * 1024;
@@ -28,7 +28,9 @@ pub(super) async fn payloads(access: Access, Path(id): Path<String>) -> Response
         Ok(None) => return not_found(&access).await,
         Ok(Some(read)) => read,
     };
-    Page::new(&access, "Payloads").with(&html! {
+    let page = Page::new(&access, "Payloads").of("records");
+    let name = format!("Payloads, {}", name(&summary.record));
+    page.named(name).with(&html! {
         p { a href=(access.link(&format!("records/{id}"))) { "Back to " (key(summary.record.identity.key.as_str())) } }
         section {
             h2 { "Result" }

@@ -5,17 +5,18 @@ use axum::response::Response;
 use http::StatusCode;
 use idem_runtime::key::RecordId;
 use idem_runtime::operator::Explanation;
-use idem_runtime::operator::text::{duration, key, shown, state, time_from};
-use idem_runtime::record::OwnerLabel;
+use idem_runtime::operator::text::{duration, key, shown, state};
+use idem_runtime::record::{OwnerLabel, Record};
 use idem_runtime::store::{Attempts, AuditEntry, AuditFilter, ManualChange, Unreadable};
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::access::{Access, Summary};
 use super::failure::Failure;
-use super::layout::{Page, failure, not_found};
+use super::layout::{Page, failure, not_found, sure};
+use super::time::when_from;
 use super::timeline::Found;
-use super::{lists, timeline};
+use super::{audit, table, timeline};
 
 /// Number of manual changes on the page.
 const MAX_CHANGES: usize = 20;
@@ -82,7 +83,7 @@ fn page(
     draft: &Draft,
 ) -> Response {
     let Some(found) = &read.found else {
-        return Page::new(access, "Record").with_status(
+        return Page::new(access, "Record").of("records").with_status(
             status,
             &html! {
                 (notice)
@@ -91,12 +92,28 @@ fn page(
             },
         );
     };
-    Page::new(access, "Record").live().with_status(
-        status,
-        &html! {
-            (notice) (content(access, found, read, draft))
-        },
-    )
+    let record = &found.summary.record;
+    Page::new(access, &key(record.identity.key.as_str()))
+        .of("records")
+        .named(name(record))
+        .live()
+        .with_status(
+            status,
+            &html! {
+                (notice) (content(access, found, read, draft))
+            },
+        )
+}
+
+/// Name of a record for the window of a browser: its state, its operation, and the begin of its id. The key is left out,
+/// because browsers keep the names of pages.
+pub(super) fn name(record: &Record) -> String {
+    /// Longest part of an operation, in characters.
+    const MAX: usize = 60;
+    let operation = shown(record.identity.operation.as_str());
+    let operation: String = operation.chars().take(MAX).collect();
+    let id = record.id.to_string();
+    format!("{} {operation} {}", state(record), &id[..8])
 }
 
 /// Record with an id, if there is one, and its manual changes.
@@ -139,7 +156,7 @@ async fn read(access: &Access, id: &RecordId) -> Result<Read, Failure> {
         set_by,
         changes: audit.items,
         unreadable: audit.unreadable,
-        has_older: audit.next.is_some(),
+        has_older: audit.turns.next.is_some(),
     })
 }
 
@@ -147,8 +164,8 @@ fn changes(access: &Access, read: &Read) -> Markup {
     html! {
         @if !read.changes.is_empty() || !read.unreadable.is_empty() { section {
             h2 { "Manual changes" }
-            (lists::changes(access, &read.changes))
-            (lists::passed_over("changes", &read.unreadable))
+            (audit::changes(access, &read.changes))
+            (table::passed_over("changes", &read.unreadable))
             @if read.has_older { p.quiet { "Older changes are left out. `idem audit` lists them." } }
         } }
     }
@@ -164,7 +181,7 @@ fn content(access: &Access, found: &Found, read: &Read, draft: &Draft) -> Markup
     let now = record.read_at;
     html! {
         section {
-            h2 { "Why this key answers as it does " (lists::chip(record.state, record.is_lapsed())) }
+            h2 { "Why this key answers as it does " (table::chip(record.state, record.is_lapsed())) }
             p { (with_code(&explanation.happened)) }
             p { (with_code(&explanation.answer)) }
             p { (with_code(&explanation.next)) }
@@ -174,7 +191,7 @@ fn content(access: &Access, found: &Found, read: &Read, draft: &Draft) -> Markup
             (timeline::picture(found, &read.changes))
             (attempts(&found.attempts))
             (replays(&found.attempts))
-            (lists::passed_over("parts of the record", &found.attempts.unreadable))
+            (table::passed_over("parts of the record", &found.attempts.unreadable))
         }
         section {
             h2 { "Record" }
@@ -182,22 +199,25 @@ fn content(access: &Access, found: &Found, read: &Read, draft: &Draft) -> Markup
                 dt { "Operation" } dd { (shown(record.identity.operation.as_str())) }
                 dt { "Key" } dd.key { (key(record.identity.key.as_str())) }
                 @if !record.identity.scope.is_none() {
-                    dt { "Scope" } dd { (lists::brief(record.identity.scope.as_str())) }
+                    dt { "Scope" } dd { (table::brief(record.identity.scope.as_str())) }
                 }
                 dt { "Owner" } dd { (found.attempts.owner().map_or_else(|| "unknown".to_owned(), |it| shown(it.as_str()))) }
                 dt { "Attempt" } dd { (record.attempt) }
                 dt { "On crash" } dd { (record.on_crash.as_str()) }
-                dt { "First claim" } dd { (time_from(record.first_claimed_at, now)) }
-                dt { "Lease until" } dd { (time_from(record.lease_until, now)) }
-                @if let Some(at) = record.ended_at { dt { "Ended" } dd { (time_from(at, now)) } }
+                dt { "First claim" } dd { (when_from(record.first_claimed_at, now)) }
+                dt { "Lease until" } dd { (when_from(record.lease_until, now)) }
+                @if let Some(at) = record.ended_at { dt { "Ended" } dd { (when_from(at, now)) } }
                 dt { "Expires" }
-                dd { (record.expires_at().map_or_else(|| "never, before it is resolved".to_owned(), |at| time_from(at, now))) }
+                dd { @match record.expires_at() {
+                    None => { "never, before it is resolved" }
+                    Some(at) => { (when_from(at, now)) }
+                } }
                 dt { "Retention" } dd { (duration(record.retention)) }
                 dt { "Result" }
                 dd {
                     @match payload {
                         None => { "none" }
-                        Some((codec, size)) => { (lists::brief(codec)) ", " (size) " bytes" }
+                        Some((codec, size)) => { (table::brief(codec)) ", " (size) " bytes" }
                     }
                     @if access.payloads().is_some() {
                         " " a href=(access.link(&format!("records/{}/payload", record.id))) { "Show the payloads" }
@@ -212,10 +232,10 @@ fn content(access: &Access, found: &Found, read: &Read, draft: &Draft) -> Markup
                 caption { "By name. Stores do not keep the times of steps." }
                 thead { tr { th { "Step" } th { "Codec" } th.number { "Bytes" } } }
                 tbody { @for step in found.steps.list.iter().take(MAX_ROWS) { tr {
-                    td { (shown(&step.name)) } td { (lists::brief(&step.codec)) } td.number { (step.size) }
+                    td { (shown(&step.name)) } td { (table::brief(&step.codec)) } td.number { (step.size) }
                 } } }
             } }
-            (lists::passed_over("steps", &found.steps.unreadable))
+            (table::passed_over("steps", &found.steps.unreadable))
             @if found.steps.list.len() > MAX_ROWS { p.quiet { (found.steps.list.len() - MAX_ROWS) " more steps are not shown." } }
         } }
         @if access.change().is_some() { (forms(access, found, &explanation, draft)) }
@@ -247,8 +267,8 @@ fn attempts(attempts: &Attempts) -> Markup {
             tbody { @for attempt in attempts.list.iter().rev().take(MAX_ROWS) { tr {
                 td.number data-label="Attempt" { (attempt.number) }
                 td data-label="Owner" { (shown(attempt.owner.as_ref().map_or("unknown", OwnerLabel::as_str))) }
-                td.whole data-label="Began" { (time_from(attempt.began_at, now)) }
-                td.whole data-label="Ended" { @if let Some(at) = attempt.ended_at { (time_from(at, now)) } }
+                td.whole data-label="Began" { (when_from(attempt.began_at, now)) }
+                td.whole data-label="Ended" { @if let Some(at) = attempt.ended_at { (when_from(at, now)) } }
                 td.whole data-label="How" { (attempt.end.map_or(running, |end| end.as_str())) }
             } } }
         }
@@ -266,7 +286,7 @@ fn replays(attempts: &Attempts) -> Markup {
             caption { "Replays that were noted, of more, the newest first" }
             thead { tr { th { "Replayed" } th { "By" } } }
             tbody { @for replay in attempts.replays.iter().rev().take(MAX_ROWS) { tr {
-                td.whole data-label="Replayed" { (time_from(replay.at, now)) }
+                td.whole data-label="Replayed" { (when_from(replay.at, now)) }
                 td data-label="By" { (shown(replay.by.as_ref().map_or("unknown", OwnerLabel::as_str))) }
             } } }
         } }
@@ -290,7 +310,7 @@ fn forms(access: &Access, found: &Found, explanation: &Explanation, draft: &Draf
                 }
             }
             @for (command, meaning) in &explanation.commands {
-                details open[draft.action == *command] {
+                details.danger[*command == "erase"] open[draft.action == *command] {
                     summary { (command) ": " span.quiet { (meaning) } }
                     form method="post" action=(action) {
                         input type="hidden" name="token" value=(token);
@@ -300,7 +320,7 @@ fn forms(access: &Access, found: &Found, explanation: &Explanation, draft: &Draf
                             label {
                                 @if *command != "fail" {
                                     "Result as JSON, as the function would return it. Empty: the result is unknown, and calls \
-                                     get `Unrecorded`"
+                                     get the error Unrecorded"
                                 } @else { "Error as JSON, as the function would return it" }
                                 textarea name="value" rows="4" required[*command == "fail"] {
                                     @if draft.action == *command { "\n" (draft.value) }
@@ -317,7 +337,9 @@ fn forms(access: &Access, found: &Found, explanation: &Explanation, draft: &Draf
                                 if draft.action == *command { draft.reason.as_str() } else { "" }
                             );
                         }
-                        button { (command) }
+                        @let is_final = *command == "erase";
+                        @if is_final { (sure("erase the record for good")) }
+                        button.danger[is_final] { (command) }
                     }
                 }
             }

@@ -1,4 +1,5 @@
-// Reads a live page again while it is visible. Every page works without this script.
+// Shows times in the zone of the browser, and reads a live page again while it is visible. Every page works without this
+// script.
 //
 // Only what differs is changed, so opened details, the focus and the selection stay. While somebody works on a form, the page
 // is read, to see whether the server is there, and not changed: a form belongs to the record as it was shown.
@@ -83,6 +84,22 @@ function show(next) {
   selection.setBaseAndExtent(anchorNode, within(anchorNode, anchorOffset), focusNode, within(focusNode, focusOffset));
 }
 
+// Writes times as the reader's clock shows them. The time in UTC is in the title.
+function localize(root) {
+  const two = (number) => String(number).padStart(2, "0");
+  for (const it of root.querySelectorAll("time[datetime]")) {
+    const at = new Date(it.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    const ahead = -at.getTimezoneOffset();
+    const zone = `${ahead < 0 ? "\u2212" : "+"}${two(Math.floor(Math.abs(ahead) / 60))}:${two(Math.abs(ahead) % 60)}`;
+    const date = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+    const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+    if (ahead === 0) continue;
+    it.title = it.textContent;
+    it.textContent = `${date} ${time} ${zone}`;
+  }
+}
+
 async function refresh() {
   if (document.visibilityState !== "visible") return;
   let response;
@@ -111,6 +128,7 @@ async function refresh() {
   }
   tell("");
   if (isBusy()) return;
+  localize(next);
   show(next);
   shownAt = new Date();
   document.body.dataset.refreshes = Number(document.body.dataset.refreshes || 0) + 1;
@@ -126,4 +144,5 @@ async function run() {
   setTimeout(run, PAUSE);
 }
 
+localize(document);
 if (document.querySelector("main[data-live]")) setTimeout(run, PAUSE);

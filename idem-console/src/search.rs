@@ -1,12 +1,8 @@
 //! Search by key. The key is sent in a body, and the answer redirects to the id: URLs are logged, and keys may be personal.
 
-use std::convert::Infallible;
-
 use axum::Form;
-use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use http::StatusCode;
-use http::request::Parts;
 use idem_runtime::key::{Key, RecordId, Scope};
 use idem_runtime::operator::text::keys_meant;
 use maud::html;
@@ -15,11 +11,11 @@ use serde::Deserialize;
 use super::access::Access;
 use super::failure::Failure;
 use super::layout::{Page, failure, refusal};
-use super::lists::table;
-use super::origin::is_same_origin;
+use super::origin::SameOrigin;
+use super::table::table;
 
 pub(super) async fn form(access: Access) -> Response {
-    Page::new(&access, "Search").with(&html! {
+    Page::new(&access, "Search").of("search").with(&html! {
         section {
             h2 { "By key" }
             form method="post" action=(access.link("search")) autocomplete="off" {
@@ -110,14 +106,14 @@ async fn find_in_all(access: &Access, wanted: &Wanted) -> Response {
             Err(error) => return failure(access, &error),
         }
     }
-    Page::new(access, "Search").with(&html! {
+    Page::new(access, "Search").of("search").with(&html! {
         section {
             h2 { "Records of the key" }
             @match found.is_empty() {
                 true => {
                     p { "No record of this scope has the key, in any operation that the service has used." }
                 }
-                false => { (table(access, &found)) }
+                false => { (table(access, &found, "By operation")) }
             }
         }
     })
@@ -140,17 +136,6 @@ async fn id_of_key(access: &Access, wanted: &Wanted) -> Result<Result<RecordId, 
             access.conceal_time().await;
             Ok(of(trimmed))
         }
-    }
-}
-
-/// Whether a page of this console sent the request.
-pub(super) struct SameOrigin(bool);
-
-impl<S: Sync> FromRequestParts<S> for SameOrigin {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(is_same_origin(parts)))
     }
 }
 

@@ -11,15 +11,17 @@ use maud::{Markup, html};
 use super::access::Summary;
 
 /// Number of attempts in the picture, the newest.
-const MAX_ATTEMPTS: usize = 20;
+const MAX_ATTEMPTS: usize = 16;
 /// Number of steps in the picture: as many as fit into its width.
 const MAX_STEPS: usize = 40;
-/// Longest label, in characters.
-const MAX_LABEL: usize = 26;
+/// Longest label, in characters: as many as fit into the width of a phone.
+const MAX_LABEL: usize = 36;
 
-const LEFT: f64 = 250.0;
-const WIDTH: f64 = 560.0;
-const ROW: f64 = 22.0;
+/// Places are parts of the width, in per cent, so that the picture fits any window and its text keeps its size.
+const LEFT: f64 = 1.0;
+const WIDTH: f64 = 98.0;
+/// Height of a row: a label, and a bar below it.
+const ROW: f64 = 26.0;
 
 /// Record with what is known about its past.
 pub(super) struct Found {
@@ -97,13 +99,13 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
     times.extend(has_lease.then_some(record.lease_until));
     times.extend(record.expires_at());
     let axis = Axis::new(times);
-    let row = |index: usize| 40.0 + ROW * index as f64;
+    let row = |index: usize| 46.0 + ROW * index as f64;
     let (steps_row, changes_row) = (
         bars.len(),
         bars.len() + usize::from(!found.steps.list.is_empty()),
     );
     let rows = changes_row + usize::from(!changes.is_empty());
-    let height = row(rows) + 14.0;
+    let height = row(rows) - 8.0;
     let label = format!(
         "Timeline: {} attempts, {} saved steps, {} manual changes. The tables say the same.",
         record.attempt,
@@ -111,46 +113,46 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
         changes.len()
     );
     html! {
-        div.scroll { svg.timeline viewBox=(format!("0 0 {} {height}", LEFT + WIDTH + 20.0)) role="img" aria-label=(label) {
-            (mark(&axis, record.first_claimed_at, height, "first claim", "start"))
-            (mark(&axis, now, height, "now", "middle"))
+        svg.timeline width="100%" height=(height) role="img" aria-label=(label) {
+            (mark(&axis, record.first_claimed_at, height, "first claim"))
+            (mark(&axis, now, height, "now"))
             @if let Some(at) = record.expires_at() {
                 @let x = axis.of(at);
-                line.expiry x1=(x) x2=(x) y1="22" y2=(height) {}
-                text.faint x=(x) y="14" text-anchor="end" { "expires in " (duration(at.since(now))) }
+                line.expiry x1=(place(x)) x2=(place(x)) y1="32" y2=(height) {}
+                text.faint x=(place(x)) y="12" text-anchor=(anchor(x)) { "expires in " (duration(at.since(now))) }
             }
             @for (index, bar) in bars.iter().enumerate() {
                 @let (x, y) = (axis.of(bar.attempt.began_at), row(index));
-                text x="0" y=(y + 4.0) { (name(bar.attempt)) }
-                rect class=(class(bar.attempt.end)) x=(x) y=(y - 6.0) width=((axis.of(bar.until) - x).max(4.0)) height="12" rx="3" {
+                text x="0" y=(y) { (name(bar.attempt)) }
+                rect class=(class(bar.attempt.end)) x=(place(x)) y=(y + 4.0) width=(place((axis.of(bar.until) - x).max(1.0))) height="8" rx="3" {
                     title { (spoken(bar)) }
                 }
                 @if has_lease && index + 1 == bars.len() {
                     @let lease = axis.of(record.lease_until);
                     @let end = axis.of(bar.until);
-                    line.lease x1=(end.min(lease)) x2=(end.max(lease)) y1=(y + 9.0) y2=(y + 9.0) {
+                    line.lease x1=(place(end.min(lease))) x2=(place(end.max(lease))) y1=(y + 14.0) y2=(y + 14.0) {
                         title { "lease until " (time(record.lease_until)) }
                     }
                 }
             }
             @if !found.steps.list.is_empty() {
                 @let y = row(steps_row);
-                text x="0" y=(y + 4.0) { "saved steps, without times" }
+                text x="0" y=(y) { "saved steps, without times" }
                 @for index in 0..found.steps.list.len().min(MAX_STEPS) {
-                    rect.mark x=(LEFT + 14.0 * index as f64) y=(y - 5.0) width="10" height="10" rx="2" {}
+                    rect.mark x=(place(2.45 * index as f64)) y=(y + 4.0) width="1.7%" height="8" rx="2" {}
                 }
             }
             @if !changes.is_empty() {
                 @let y = row(changes_row);
-                text x="0" y=(y + 4.0) { "manual changes" }
+                text x="0" y=(y) { "manual changes" }
                 @for entry in &changes {
-                    @let x = axis.of(entry.at);
-                    polygon.mark points=(format!("{x},{} {},{y} {x},{} {},{y}", y - 7.0, x + 7.0, y + 7.0, x - 7.0)) {
+                    text.mark x=(place(axis.of(entry.at))) y=(y + 15.0) text-anchor="middle" {
+                        "◆"
                         title { (entry.action.as_str()) " by " (shown(entry.change.actor())) }
                     }
                 }
             }
-        } }
+        }
         p.quiet {
             "Distances are not to scale: short times are drawn wider. "
             @if has_lease { "The dashed line is the lease: it ends at the last renewal plus its length. " }
@@ -160,11 +162,27 @@ pub(super) fn picture(found: &Found, changes: &[AuditEntry]) -> Markup {
     }
 }
 
-fn mark(axis: &Axis, at: Timestamp, height: f64, name: &str, anchor: &str) -> Markup {
+/// Mark of a time, with its name: that of the first claim is in the upper line, that of now in the lower one, so that they do
+/// not meet.
+fn mark(axis: &Axis, at: Timestamp, height: f64, name: &str) -> Markup {
     let x = axis.of(at);
     html! {
-        line.axis x1=(x) x2=(x) y1="22" y2=(height) {}
-        text.faint x=(x) y=(if anchor == "middle" { "28" } else { "14" }) text-anchor=(anchor) { (name) }
+        line.axis x1=(place(x)) x2=(place(x)) y1="32" y2=(height) {}
+        text.faint x=(place(x)) y=(if name == "now" { "27" } else { "12" }) text-anchor=(anchor(x)) { (name) }
+    }
+}
+
+/// A place as an attribute.
+fn place(x: f64) -> String {
+    format!("{x:.2}%")
+}
+
+/// Side of a text at which its place is, so that the text is not cut at the edges of the picture.
+fn anchor(x: f64) -> &'static str {
+    match x {
+        ..20.0 => "start",
+        80.0.. => "end",
+        _ => "middle",
     }
 }
 
@@ -217,7 +235,7 @@ mod tests {
         let axis = Axis::new(times.to_vec());
         let places = times.map(|it| axis.of(it));
         assert!(
-            places.windows(2).all(|pair| pair[1] - pair[0] > 10.0),
+            places.windows(2).all(|pair| pair[1] - pair[0] > 1.5),
             "{places:?}"
         );
         assert!((places[3] - LEFT - WIDTH).abs() < 0.01);

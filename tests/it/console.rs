@@ -21,6 +21,8 @@ use tower_service::Service as _;
 
 mod changes;
 mod contents;
+mod lists;
+mod many;
 mod mounting;
 mod requests;
 mod scopes;

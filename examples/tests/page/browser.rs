@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use idem_servers::{Options, Server};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -52,6 +52,19 @@ impl Browser {
             .await?;
         ensure!(self.driver.title().await? == "off");
         Ok(())
+    }
+
+    /// Checks the page by the rules of accessibility of axe-core. Returns what it finds.
+    pub(crate) async fn findings(&self) -> anyhow::Result<Vec<String>> {
+        let folder = std::env::var("IDEM_TEST_AXE")
+            .context("the folder of axe-core is not named: cargo xtask test sets IDEM_TEST_AXE")?;
+        let rules = std::fs::read_to_string(format!("{folder}/axe-core/axe.min.js"))?;
+        self.driver.execute(rules, vec![]).await?;
+        let run = "const done = arguments[arguments.length - 1]; \
+                   axe.run({ resultTypes: ['violations'] }).then((it) => done(it.violations.flatMap((rule) => \
+                   rule.nodes.map((node) => `${rule.id}: ${rule.help}: ${node.html.slice(0, 200)}`))), (error) => \
+                   done([String(error)]))";
+        Ok(self.driver.execute_async(run, vec![]).await?.convert()?)
     }
 
     /// Gives the page this width, also one that no window can have.

@@ -24,8 +24,8 @@ use crate::browser::{Browser, PATIENCE};
 
 /// Markup that runs, loads or breaks something if it is not escaped. It has the ASCII that a key may have.
 const MARKUP: &str = "</title></textarea></svg><script src=/canary></script><img src=/canary onerror=\"document.title='taken'\">'\"><a href=javascript:alert(1)>";
-/// Widths of a page in pixels: a desk, the smallest window, and a phone.
-const WIDTHS: [u32; 3] = [1200, 500, 360];
+/// Widths of a page in pixels: a desk, the smallest window, and two phones.
+const WIDTHS: [u32; 4] = [1440, 500, 390, 360];
 
 /// A console with hostile contents, and a list of the requests for anything else.
 struct Site {
@@ -239,7 +239,7 @@ async fn hostile_contents_run_nothing_and_fit_on_a_phone() -> anyhow::Result<()>
             .goto(format!("{}/{path}", site.url).trim_end_matches('/'))
             .await?;
         if path.is_empty() {
-            browser.shows("tbody", "interrupted").await?;
+            browser.shows("thead", "interrupted").await?;
         }
         // As a user who reads everything.
         browser
@@ -273,6 +273,82 @@ async fn hostile_contents_run_nothing_and_fit_on_a_phone() -> anyhow::Result<()>
     browser.close().await
 }
 
+/// Every page and every form, on a desk and on a phone, in light and dark colours.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Chromium and axe-core: cargo xtask test runs it"]
+async fn every_page_keeps_the_rules_of_accessibility() -> anyhow::Result<()> {
+    let site = Site::serve().await?;
+    let mut paths: Vec<String> = [
+        "",
+        "records",
+        "records?owner=letters&order=newest",
+        "records?operation=none",
+        "records/none",
+        "stuck",
+        "search",
+        "audit",
+        "outbox",
+        "outbox/audit",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for record in site.fill("letters").await? {
+        paths.push(format!("{record}/payload"));
+        paths.push(record);
+    }
+    let browser = Browser::open("about:blank").await?;
+    let mut findings = Vec::new();
+    for path in &paths {
+        let url = format!("{}/{path}", site.url);
+        browser.driver.goto(url.trim_end_matches('/')).await?;
+        if path.is_empty() {
+            browser.shows("thead", "interrupted").await?;
+        }
+        findings.extend(found_on(&browser, path).await?);
+    }
+    // The page before a change of many records, and the one after it.
+    browser.driver.goto(format!("{}/stuck", site.url)).await?;
+    browser
+        .press("form[action$=\"bulk/preview\"] button")
+        .await?;
+    browser.shows("h2", "Before the change").await?;
+    findings.extend(found_on(&browser, "before").await?);
+    browser
+        .enter("input[name=reason]", "the office was closed")
+        .await?;
+    browser.click_on("input[name=sure]").await?;
+    browser
+        .click_on("form[action$='bulk/apply'] button")
+        .await?;
+    browser.shows("h2", "After the change").await?;
+    browser.shows("dd", "1 of 1 records").await?;
+    findings.extend(found_on(&browser, "after").await?);
+    ensure!(findings.is_empty(), "{findings:#?}");
+    browser.close().await
+}
+
+/// Findings on the page that is shown, with all details open.
+async fn found_on(browser: &Browser, path: &str) -> anyhow::Result<Vec<String>> {
+    let open = "document.querySelectorAll('details').forEach((it) => { it.open = true; })";
+    browser.driver.execute(open, vec![]).await?;
+    let mut all = Vec::new();
+    for (width, scheme) in [(1440, "light"), (390, "light"), (390, "dark")] {
+        browser.set_width(width, 1000).await?;
+        check(browser, path, width).await?;
+        let name: String = path
+            .chars()
+            .map(|it| if it.is_ascii_alphanumeric() { it } else { '_' })
+            .take(24)
+            .collect();
+        browser
+            .picture(&format!("page-{name}"), width, scheme)
+            .await?;
+        let found = browser.findings().await?.into_iter();
+        all.extend(found.map(|it| format!("{path} at {width}, {scheme}: {it}")));
+    }
+    Ok(all)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Chromium: cargo xtask test runs it"]
 async fn the_page_is_whole_without_javascript() -> anyhow::Result<()> {
@@ -294,13 +370,13 @@ async fn the_page_is_whole_without_javascript() -> anyhow::Result<()> {
         ensure!(Instant::now() < deadline, "the records were not counted");
         browser.driver.refresh().await?;
     }
-    browser.shows("tbody", "interrupted").await?;
+    browser.shows("thead", "interrupted").await?;
     browser.click_on("nav a[href$='/records']").await?;
     browser.shows("h1", "Records").await?;
     browser
         .click_on("select[name=state] option[value=completed]")
         .await?;
-    browser.click_on("form.row button").await?;
+    browser.click_on("form.wide button").await?;
     browser
         .until("location.search.includes('state=completed')")
         .await?;
@@ -323,6 +399,12 @@ async fn the_page_is_whole_without_javascript() -> anyhow::Result<()> {
     browser
         .enter("details[open] input[name=reason]", "read without a script")
         .await?;
+    // Without the tick, the browser does not send the form.
+    browser.click_on("details[open] button").await?;
+    browser
+        .shows("main", "Why this key answers as it does")
+        .await?;
+    browser.click_on("details[open] input[name=sure]").await?;
     browser.click_on("details[open] button").await?;
     browser.shows("main", "The change was made").await?;
     browser.shows("main", "read without a script").await?;
@@ -330,10 +412,17 @@ async fn the_page_is_whole_without_javascript() -> anyhow::Result<()> {
     browser.click_on("nav a[href$='/outbox']").await?;
     browser.shows("h1", "Outbox").await?;
     browser.click_on("details summary").await?;
+    let discard = "details[open] form:has(button[value=discard])";
     browser
-        .enter("details[open] input[name=reason]", "sent without a script")
+        .enter(
+            &format!("{discard} input[name=reason]"),
+            "sent without a script",
+        )
         .await?;
-    browser.click_on("button[value=discard]").await?;
+    browser
+        .click_on(&format!("{discard} input[name=sure]"))
+        .await?;
+    browser.click_on(&format!("{discard} button")).await?;
     browser.shows("main", "The change was made").await?;
     browser.shows("main", "sent without a script").await?;
     browser.shows("main", "No message is parked here").await?;
@@ -372,7 +461,7 @@ async fn a_refresh_keeps_what_a_reader_does_and_says_when_the_server_is_gone() -
 
     // The focus stays on its record, although others appear before and behind it.
     browser.driver.goto(format!("{}/records", site.url)).await?;
-    run("document.querySelector('tbody a').focus()").await?;
+    run("document.querySelector('tbody .key a').focus()").await?;
     let focused = "document.activeElement.getAttribute('href')";
     let before: Option<String> = browser.read(focused).await?;
     ensure!(before.is_some());
@@ -385,7 +474,7 @@ async fn a_refresh_keeps_what_a_reader_does_and_says_when_the_server_is_gone() -
         .await?;
     assert_eq!(browser.read::<Option<String>>(focused).await?, before);
     let ids: Vec<String> = browser
-        .read("[...document.querySelectorAll('tbody a')].map((it) => it.getAttribute('href'))")
+        .read("[...document.querySelectorAll('tbody .key a')].map((it) => it.getAttribute('href'))")
         .await?;
     ensure!(
         ids.is_sorted(),

@@ -93,6 +93,12 @@ async fn each_order_is_paid_once() -> anyhow::Result<()> {
             .contains("4 requests, 3 payments")
     );
 
+    for width in [1440, 390, 360] {
+        page.set_width(width, 800).await?;
+        let whole: u32 = page.read("document.documentElement.scrollWidth").await?;
+        ensure!(whole <= width, "{whole} pixels wide in a window of {width}");
+        page.picture("payments", width, "light").await?;
+    }
     page.0.close().await?;
     payments.stop().await
 }
@@ -120,6 +126,7 @@ async fn an_operator_reads_and_erases_a_record() -> anyhow::Result<()> {
     page.press("details summary").await?;
     let reason = page.driver.find(By::Css("details input[name=reason]"));
     reason.await?.send_keys("the order was cancelled").await?;
+    page.press("details input[name=sure]").await?;
     page.press("details button").await?;
     page.shows("main", "The change was made").await?;
     page.shows("main", "the order was cancelled").await?;

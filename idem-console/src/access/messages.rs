@@ -32,16 +32,17 @@ impl Access {
         limit: u32,
     ) -> Result<(Backlog, Listing<Parked>), Failure> {
         let outbox = self.outbox()?;
-        let position = self.position(PARKED, after)?;
+        let trail = self.trail(PARKED, after)?;
         let _permit = self.permit().await?;
         let backlog = self.bounded(outbox.backlog()).await?;
+        let position = trail.position();
         let parked = outbox.parked(position.as_ref(), limit);
         let parked = self.bounded(parked).await?;
-        let next = parked.next.map(|it| self.sealed(PARKED, it.as_str()));
         let listing = Listing {
+            turns: self.turns(PARKED, &trail, parked.next.as_ref()),
+            share: None,
             items: parked.messages,
             unreadable: parked.unreadable,
-            next,
         };
         Ok((backlog, listing))
     }
@@ -58,16 +59,18 @@ impl Access {
             key: key.map(|it| it.as_str().to_owned()),
             ..MessageAuditFilter::default()
         };
+        let trail = self.trail(AUDIT, after)?;
         let request = PageRequest {
             limit,
-            after: self.position(AUDIT, after)?,
+            after: trail.position(),
         };
         let _permit = self.permit().await?;
         let page = self.bounded(outbox.audit(&filter, &request)).await?;
         Ok(Listing {
             items: page.entries,
             unreadable: page.unreadable,
-            next: page.next.map(|it| self.sealed(AUDIT, it.as_str())),
+            turns: self.turns(AUDIT, &trail, page.next.as_ref()),
+            share: None,
         })
     }
 
