@@ -38,6 +38,7 @@ pub struct Policy {
 
 /// Behavior if the store is unreachable for a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum OnStoreError {
     /// Does not run the body. The call returns [`Error::Store`](crate::Error::Store).
     #[default]

@@ -108,6 +108,7 @@ impl Syntax for Strict {
 
 /// Rejection of an [`IdempotencyKey`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum KeyRejection<R> {
     /// The principal's extractor rejected the request.
     Principal(R),

@@ -88,6 +88,7 @@ impl<'a> OutboxChanges<'a> {
 
 /// Page of the audit of an outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MessageAuditPage {
     /// Entries of the page, the newest first.
     pub entries: Vec<MessageEntry>,

@@ -174,6 +174,7 @@ impl fmt::Debug for Parked {
 
 /// Page of parked messages.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ParkedPage {
     /// Messages of the page, in the order of enqueuing.
     pub messages: Vec<Parked>,

@@ -18,6 +18,7 @@ mod manifests;
 mod pages;
 mod paths;
 mod published;
+mod semver;
 mod stores;
 mod tables;
 mod texts;

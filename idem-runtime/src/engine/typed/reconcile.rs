@@ -29,6 +29,7 @@ use crate::store::Resolution;
 /// }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reconciled<T> {
     /// The work was done, with this value. The value is stored, and replayed from now on.
     Done(T),
