@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 /// An example whose feature is disabled has no program.
-const STORIES: [(&str, Option<&str>); 12] = [
+const STORIES: [(&str, Option<&str>); 13] = [
     ("checkout", option_env!("CARGO_BIN_EXE_checkout")),
     ("custom_store", option_env!("CARGO_BIN_EXE_custom_store")),
     ("nightly_mail", option_env!("CARGO_BIN_EXE_nightly_mail")),
@@ -19,6 +19,10 @@ const STORIES: [(&str, Option<&str>); 12] = [
     (
         "queue_rabbitmq",
         option_env!("CARGO_BIN_EXE_queue_rabbitmq"),
+    ),
+    (
+        "rotating_password",
+        option_env!("CARGO_BIN_EXE_rotating_password"),
     ),
     ("routes", option_env!("CARGO_BIN_EXE_routes")),
     ("webhook", option_env!("CARGO_BIN_EXE_webhook")),
@@ -95,6 +99,25 @@ fn queue_nats() {
 #[ignore = "needs RabbitMQ: cargo xtask test runs it"]
 fn queue_rabbitmq() {
     assert!(output_of("queue_rabbitmq").contains("3 dead letters, 0 messages left"));
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+fn rotating_password() {
+    assert!(output_of("rotating_password").contains("Every order was placed once."));
+}
+
+/// The page shows the function that the example runs.
+#[test]
+fn the_page_of_changing_passwords_shows_the_example() {
+    let page = include_str!("../../docs/book/src/tls.md");
+    let example = include_str!("../src/bin/rotating_password.rs");
+    let begin = example
+        .find("/// Gives the pool the current token")
+        .unwrap();
+    let shown = example[begin..].split_once("\n}\n").unwrap().0;
+    assert!(page.contains(shown), "copy it into the page:\n{shown}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use idem_runtime::error::StoreErrorKind;
 use idem_runtime::http::Problem;
-use idem_runtime::{Call, Error, Idem, MySqlStore, RedisStore, Store};
+use idem_runtime::{Call, Error, Idem, MySqlStore, PostgresStore, RedisStore, Store};
 use idem_servers::{Options, Server};
 use idem_tests::until;
 
@@ -20,6 +20,7 @@ const CALLERS: usize = 8;
 struct Seen {
     successes: AtomicU32,
     refusals: AtomicU32,
+    effects: AtomicU32,
     is_over: AtomicBool,
 }
 
@@ -29,7 +30,11 @@ async fn keep_calling<S: Store>(idem: &Idem<S>, caller: usize, seen: &Seen) {
     while !seen.is_over.load(Ordering::SeqCst) {
         let key = format!("{caller}-{number}");
         let call = || Call::new("rotation.call", &*key, "request", TTL);
-        let error = match idem.run(call(), async || Ok::<_, Error>(number)).await {
+        let body = async || {
+            seen.effects.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, Error>(number)
+        };
+        let error = match idem.run(call(), body).await {
             Ok(value) => {
                 assert_eq!(value, number);
                 number += 1;
@@ -46,12 +51,15 @@ async fn keep_calling<S: Store>(idem: &Idem<S>, caller: usize, seen: &Seen) {
             let problem = Problem::from(error);
             assert_eq!(problem.kind().status().as_u16(), 503);
             assert!(problem.is_retryable());
+            // The header `Retry-After` of the response.
+            assert!(problem.retry_after().is_some());
         }
         tokio::task::yield_now().await;
     }
 }
 
-/// Changes the password of the server under load, and gives it to the pool once calls were refused.
+/// Changes the password of the server under load, and gives it to the pool once calls were refused. No call is lost, and
+/// none has its effect twice.
 async fn rotate<S: Store>(store: S, change_on_server: impl Fn(), refresh: impl Fn(&S)) {
     let (idem, seen) = (Idem::new(store), Seen::default());
     let callers = (0..CALLERS).map(|caller| keep_calling(&idem, caller, &seen));
@@ -68,6 +76,45 @@ async fn rotate<S: Store>(store: S, change_on_server: impl Fn(), refresh: impl F
         seen.is_over.store(true, Ordering::SeqCst);
     };
     tokio::join!(rotation, join_all(callers));
+    assert_eq!(seen.effects.into_inner(), seen.successes.into_inner());
+}
+
+/// A server that checks passwords, as it does not for the tests' own client on its socket.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn postgres_calls_go_on_with_the_new_password() {
+    let server = Server::postgres(&Options::fast()).unwrap();
+    for statement in [
+        "SET password_encryption = 'scram-sha-256'; CREATE ROLE app LOGIN PASSWORD 'old'",
+        "GRANT ALL ON SCHEMA public TO app",
+    ] {
+        server.query(statement).unwrap();
+    }
+    let rules = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+    std::fs::write(server.directory().join("data/pg_hba.conf"), rules).unwrap();
+    server.query("SELECT pg_reload_conf()").unwrap();
+    let url = server.url().replace("postgres@", "app:old@");
+    // The server reads its rules a moment after it was told to.
+    let unchecked = server.url().replace("postgres@", "app:wrong@");
+    until(async || PostgresStore::connect(&unchecked).await.is_err()).await;
+
+    let store = PostgresStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    let change = || {
+        let change = "SET password_encryption = 'scram-sha-256'; ALTER ROLE app PASSWORD 'new'; \
+                      SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'";
+        server.query(change).unwrap();
+    };
+    let refresh = |store: &PostgresStore| {
+        let options = store.pool().connect_options();
+        let options = options.as_ref().clone().password("new");
+        store.pool().set_connect_options(options);
+    };
+    rotate(store, change, refresh).await;
+
+    let first = PostgresStore::connect(&url).await.unwrap_err();
+    assert_eq!(first.kind(), StoreErrorKind::Denied);
+    assert!(!first.is_retryable(), "nobody has accepted it before");
 }
 
 async fn mysql_calls_go_on(server: &Server) {

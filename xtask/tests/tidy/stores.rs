@@ -15,7 +15,7 @@ const STORES: [(&str, &str); 4] = [
 
 /// Files that name three stores, and that no new store need touch. They are about those stores, and the list says where
 /// the particulars of another one go.
-const PARTICULAR: [(&str, &str); 27] = [
+const PARTICULAR: [(&str, &str); 28] = [
     (
         "idem-cli/src/target.rs",
         "the addresses that the command opens",
@@ -82,6 +82,7 @@ const PARTICULAR: [(&str, &str); 27] = [
     ),
     ("tests/it/network.rs", "private servers behind proxies"),
     ("tests/it/purging.rs", "large tables filled in each dialect"),
+    ("tests/it/rotation.rs", "passwords of each server"),
     ("tests/it/tls.rs", "certificates of each server"),
     ("tests/sql.rs", "the SQL databases"),
     ("xtask/tests/tidy/stores.rs", "this list"),
