@@ -180,7 +180,7 @@ pub use idem_store::{key, record};
 /// Options of calls without the macro, and the provenance of results. Few services need them.
 pub mod advanced {
     pub use crate::engine::{
-        Finality, OperationName, Provenance, ResultSource, RunOptions, with_provenance,
+        Deadline, Finality, OperationName, Provenance, ResultSource, RunOptions, with_provenance,
     };
 }
 

@@ -199,12 +199,20 @@ impl Attempt {
         self.live_until().is_some_and(|end| Instant::now() < end)
     }
 
+    /// True unless the lease lasts until the process ends.
+    pub(super) fn is_renewable(&self) -> bool {
+        let Some(end) = self.call.lease_end else {
+            return true;
+        };
+        self.live_until().is_some_and(|until| until < end)
+    }
+
     async fn renew_as(&self, owner: &Owner) -> Result<(), Error> {
         let engine = self.engine();
-        let lease = self.call.request.lease;
         let sent_at = Instant::now();
+        let lease = self.call.lease_at(sent_at);
         // A renewal that hangs must leave time for another one before the lease expires.
-        let limit = engine.policy.store_timeout.min(lease / 3);
+        let limit = engine.policy.store_timeout.min(self.call.request.lease / 3);
         match bounded(limit, engine.store.renew(owner, lease)).await? {
             FencedWrite::Applied => {
                 self.call.progress.prolong(later(sent_at, lease));

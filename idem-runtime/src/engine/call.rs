@@ -10,6 +10,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
 use super::Engine;
+use super::deadline::{Deadline, lease_within};
 use super::issue::Issued;
 use super::key_age::{FirstClaimBy, KeyChecks};
 use super::named::NamedFunction;
@@ -64,7 +65,7 @@ struct CallInputs {
     refuse_old_keys: Option<Duration>,
     lease: Option<Duration>,
     wait: Option<Duration>,
-    deadline: Option<Instant>,
+    deadline: Option<Deadline>,
     on_crash: OnCrash,
     run_on_store_error: bool,
     /// Boxed, because few calls have one.
@@ -216,10 +217,12 @@ impl Call {
     /// before it, or whose claim is granted after it, ends with [`Error::Overloaded`]. A call that waits for another one
     /// stops waiting. A body that has begun is not interrupted. Default: none, so that the call waits until the store can
     /// serve it.
+    ///
+    /// Give it an [`Instant`](tokio::time::Instant), or a [`Deadline`] if the process ends at a known time.
     #[must_use]
-    pub fn deadline(self, deadline: Instant) -> Self {
+    pub fn deadline(self, deadline: impl Into<Deadline>) -> Self {
         self.with(|inputs| {
-            inputs.deadline = Some(deadline);
+            inputs.deadline = Some(deadline.into());
             Ok(())
         })
     }
@@ -388,7 +391,15 @@ impl Call {
         let by_fingerprint = inputs.key.is_none();
         let run_unprotected = inputs.may_run_unprotected(&engine.policy);
         let kept_for = inputs.remember.unwrap_or(inputs.ttl);
+        let lease_end = match inputs.transactional {
+            true => None,
+            false => inputs.deadline.and_then(|it| it.lease_end()),
+        };
         let lease = inputs.lease(&engine.policy);
+        let lease = match lease_end {
+            None => lease,
+            Some(_) => lease_within(lease, Instant::now(), lease_end),
+        };
         let fingerprint = engine.sign(&inputs.digest);
         let key = inputs
             .key
@@ -416,7 +427,8 @@ impl Call {
             KeyChecks::of(&identity.key, retention, first_claim_by, engine.restored_at);
         Ok(Arc::new(Prepared {
             wait: inputs.wait.unwrap_or(engine.policy.wait),
-            deadline: inputs.deadline,
+            deadline: inputs.deadline.map(|it| it.begin_by()),
+            lease_end,
             request: ClaimRequest {
                 id: RecordId::of(&identity),
                 identity,

@@ -401,7 +401,7 @@ impl<'o> Claimer<'o> {
         let Some((store, (input, owner))) = engine.store.recovery().zip(input) else {
             return Ok(());
         };
-        let lease = self.call.request.lease;
+        let lease = self.call.lease_at(Instant::now());
         match engine
             .retry(|| store.save_input(&owner, input, lease))
             .await?

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::admission::RETRY_AFTER;
+use super::deadline::lease_within;
 use super::key_age::{FirstClaimBy, KeyChecks};
 use super::progress::Progress;
 use super::singleflight::{SharedCall, SingleFlight};
@@ -33,6 +34,8 @@ pub(crate) struct Prepared {
     pub(super) wait: Duration,
     /// Time after which nothing is begun.
     pub(super) deadline: Option<Instant>,
+    /// Time beyond which no lease is given, because the process ends.
+    pub(super) lease_end: Option<Instant>,
     pub(super) by_fingerprint: bool,
     pub(super) run_unprotected: bool,
     /// Recovery input, saved with the record before the body runs. Boxed, because few calls have one.
@@ -111,6 +114,11 @@ impl Prepared {
     pub(super) fn retain_for(&self, retention: Duration) {
         let retained = micros(retention).unsigned_abs();
         self.retained.store(retained, Ordering::Relaxed);
+    }
+
+    /// Lease of a renewal that is sent at this time.
+    pub(super) fn lease_at(&self, sent_at: Instant) -> Duration {
+        lease_within(self.request.lease, sent_at, self.lease_end)
     }
 
     /// The earlier of this time and the call's deadline.

@@ -28,12 +28,14 @@ impl Attempt {
         if request.retention == retention {
             return Ok(());
         }
+        let sent_at = Instant::now();
+        let lease = self.call().lease_at(sent_at);
         let claim = ClaimRequest {
+            lease,
             retention,
             ..request.clone()
         };
         let (store, limit) = (&self.engine().store, self.engine().policy.store_timeout);
-        let sent_at = Instant::now();
         let granted = match bounded(limit, store.claim(&claim)).await? {
             ClaimOutcome::Granted(granted) => granted,
             ClaimOutcome::Existing(_) => return Err(Error::LeaseLost),
@@ -41,7 +43,7 @@ impl Attempt {
         if granted.fencing_token == owner.fencing_token {
             self.call().retain_for(retention);
             let progress = &self.call().progress;
-            progress.prolong(later(sent_at, request.lease));
+            progress.prolong(later(sent_at, lease));
             return Ok(());
         }
         // Another call took the record over and released it, or it was deleted, so this was the first claim of another

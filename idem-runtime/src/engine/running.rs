@@ -130,7 +130,7 @@ impl<F: Future> Future for DrivenBody<'_, F> {
             let _entered = this.span.enter();
             this.body.poll(cx)
         };
-        if polled.is_ready() || guard.heartbeat.is_some() {
+        if polled.is_ready() || guard.heartbeat.is_some() || !guard.attempt.is_renewable() {
             return polled;
         }
         let Some(end) = guard.attempt.live_until() else {
@@ -159,7 +159,8 @@ impl Heartbeat {
             let lease = attempt.call().request.lease;
             loop {
                 let pause = match attempt.renew().await {
-                    Ok(()) => lease / 3,
+                    Ok(()) if attempt.is_renewable() => lease / 3,
+                    Ok(()) => return,
                     Err(Error::Store(error)) => {
                         if let Some(leases) = attempt.engine().unrenewed.occurs() {
                             tracing::warn!(

@@ -18,7 +18,7 @@ use super::config::Config;
 use super::drain::Permit;
 use super::header::InvalidKeyHeader;
 use super::refusal::Refusal;
-use super::{fingerprint, grpc};
+use super::{deadline, fingerprint, grpc};
 use crate::engine::{Attempt, Call};
 use crate::key::Key;
 
@@ -95,7 +95,7 @@ where
                 &scope,
                 fingerprint,
                 config.retention.of_request(parts),
-                parts.extensions.get(),
+                deadline::of(&parts.extensions),
             ),
             body: Body::read(read.bytes, read.trailers),
             permit,

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::header::HeaderName;
 use http::{Method, Response};
 
-use super::deadline::Deadline;
 use super::drain::{Drain, Limits};
 use super::finality::FinalityRule;
 use super::fingerprint::Fingerprinted;
@@ -22,7 +21,7 @@ use super::refusal::Refusal;
 use super::retention::Retention;
 use super::stored::Allowed;
 use super::syntax::KeySyntax;
-use crate::engine::{Call, Idem};
+use crate::engine::{Call, Deadline, Idem};
 use crate::key::{Identity, Key, Operation, RecordId, Scope};
 use crate::record::OnCrash;
 
@@ -120,7 +119,7 @@ impl Config {
         scope: &Scope,
         fingerprint: Fingerprinted,
         ttl: Duration,
-        deadline: Option<&Deadline>,
+        deadline: Option<Deadline>,
     ) -> Call {
         let mut call = Call::of_digest(self.operation.clone(), key, fingerprint.digest, ttl)
             .member_digests_of(fingerprint.canonical)
@@ -135,8 +134,8 @@ impl Config {
         if let Some(wait) = self.wait {
             call = call.wait(wait);
         }
-        if let Some(Deadline(deadline)) = deadline {
-            call = call.deadline(*deadline);
+        if let Some(deadline) = deadline {
+            call = call.deadline(deadline);
         }
         call
     }

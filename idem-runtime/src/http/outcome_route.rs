@@ -15,11 +15,10 @@ use tower_service::Service;
 
 use super::body::Body;
 use super::config::Config;
-use super::deadline::Deadline;
 use super::marks::{IDEMPOTENT_STATUS, mark};
 use super::problem::{Problem, ProblemKind};
 use super::refusal::Refusal;
-use super::stored;
+use super::{deadline, stored};
 use crate::engine::{KeyStatus, Provenance};
 use crate::error::Error;
 
@@ -156,8 +155,8 @@ async fn answer(config: &Config, parts: &request::Parts) -> Result<Response<Byte
 /// Maximum time to wait for a request that runs: as a duplicate, and not for longer than the client waits.
 fn wait(config: &Config, parts: &request::Parts) -> Duration {
     let wait = config.wait.unwrap_or(config.idem.policy().wait);
-    match parts.extensions.get() {
-        Some(Deadline(deadline)) => wait.min(deadline.duration_since(Instant::now())),
+    match deadline::of(&parts.extensions) {
+        Some(deadline) => wait.min(deadline.begin_by().duration_since(Instant::now())),
         None => wait,
     }
 }

@@ -7,6 +7,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use tracing::Span;
 
 use super::Reserved;
@@ -160,7 +161,7 @@ impl Attempt {
     /// Checks whether an unacknowledged commit saved the step; none if another call owns the record.
     async fn find_step(&self, owner: &Owner, name: &str) -> Result<Option<bool>, StoreError> {
         let engine = self.engine();
-        let lease = self.call().request.lease;
+        let lease = self.call().lease_at(Instant::now());
         // A commit in progress locks the record: the renewal waits until the commit ends.
         let renewed = self
             .engine()
