@@ -19,10 +19,16 @@
 //! receipt, at most one for every other key, a completed record for each row, and no other record. The long run is
 //! `--mode tx --store all --kills 1000 --server-kills 60 --seconds 900`.
 //!
+//! With `--beside FILE` half of the workers are processes of another build of this program, such as that of an earlier
+//! release: `cargo xtask prove --formats` builds one. Each worker migrates the tables when it starts. Workers of both
+//! builds call every key at once and again after its leases, so that each build replays the results of the other one, and
+//! takes over the calls of its killed workers.
+//!
 //! With `--mode mixed` calls of all modes share a pool of four connections, and callers drop their calls; see
 //! [`mixed`].
 
 mod backend;
+mod beside;
 mod mixed;
 mod process;
 mod report;
@@ -40,12 +46,13 @@ use idem_tests::private::{Kind, Private, Writes};
 use lexopt::prelude::{Long, Value, ValueExt};
 use rand::RngExt;
 
+use self::beside::{Beside, Build};
 use self::process::Worker;
 use self::report::Answers;
 
 const USAGE: &str = "\
 Usage: crash [--mode MODE] [--store NAME]... [--kills N] [--server-kills N] [--stops N] [--drops N] [--workers N]
-             [--seconds N]
+             [--seconds N] [--beside FILE]
 
   --mode MODE        leased: at least once and at most once; tx: exactly once; or mixed: all kinds of calls, an outbox
                      and a purger on one pool of 4 connections, with callers that drop their calls (leased)
@@ -57,6 +64,7 @@ Usage: crash [--mode MODE] [--store NAME]... [--kills N] [--server-kills N] [--s
   --drops N          mixed: lowest number of calls to drop half way (2000)
   --workers N        concurrent workers (4; mixed: 3)
   --seconds N        longest time of killing, for each store (240; mixed: 3600)
+  --beside FILE      this program of another build, whose workers run beside those of this one (not with mixed)
 
 The long round of mixed is `--mode mixed --store all --kills 1000 --drops 100000`.
 ";
@@ -105,6 +113,8 @@ struct Plan {
     drops: u64,
     workers: usize,
     limit: Duration,
+    /// Program of another build.
+    beside: Option<PathBuf>,
 }
 
 #[tokio::main]
@@ -135,6 +145,7 @@ fn parse() -> anyhow::Result<Option<Role>> {
     let mut kills = 200_u32;
     let mut drops = 2000;
     let (mut server_kills, mut stops, mut workers, mut seconds) = (None, None, None, None);
+    let mut beside = None;
     let mut args = lexopt::Parser::from_env();
     while let Some(arg) = args.next()? {
         match arg {
@@ -146,6 +157,7 @@ fn parse() -> anyhow::Result<Option<Role>> {
             Long("drops") => drops = args.value()?.parse()?,
             Long("workers") => workers = Some(args.value()?.parse()?),
             Long("seconds") => seconds = Some(args.value()?.parse()?),
+            Long("beside") => beside = Some(PathBuf::from(args.value()?)),
             Long("help") => return Ok(None),
             // Internal command with which the supervisor starts its workers.
             Value(word) if word == "work" => {
@@ -178,7 +190,11 @@ fn parse() -> anyhow::Result<Option<Role>> {
         drops,
         workers: workers.unwrap_or(if mixed { 3 } else { 4 }),
         limit: Duration::from_secs(seconds.unwrap_or(if mixed { 3600 } else { 240 })),
+        beside,
     };
+    if mixed && plan.beside.is_some() {
+        bail!("`--beside` has no mode `mixed`: choose another mode");
+    }
     if plan.workers == 0 {
         bail!("`--workers` must be at least 1");
     }
@@ -204,6 +220,9 @@ async fn all(plan: &Plan) -> anyhow::Result<()> {
     bail!("broken guarantees on: {}", failed.join(", "))
 }
 
+/// Time after which half of the workers call each key again: longer than a lease.
+const LAG: u64 = 700;
+
 /// Longest pause between two kills.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -220,16 +239,46 @@ async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
     let has_server = !place.servers().is_empty();
     let server_kills = if has_server { plan.server_kills } else { 0 };
     let answers = Arc::new(Mutex::new(Answers::new(server_kills > 0)));
-    let start = || {
-        let answers = Arc::clone(&answers);
-        let hear = move |line: &str| answers.lock().expect("no listener panics").hear(line);
-        Worker::start(plan.mode, &place.address, &ledger, begun_at, hear)
+    let beside = Arc::new(Mutex::new(Beside::new()));
+    let is_beside = plan.beside.is_some();
+    let program = std::env::current_exe()?;
+    let start = |number: usize| {
+        let (answers, builds) = (Arc::clone(&answers), Arc::clone(&beside));
+        let build = Build::in_place(number);
+        let hear = move |line: &str| {
+            answers.lock().expect("no listener panics").hear(line);
+            if is_beside {
+                builds.lock().expect("no listener panics").hear(build, line);
+            }
+        };
+        let program = match &plan.beside {
+            Some(earlier) if build == Build::Earlier => earlier,
+            _ => &program,
+        };
+        // Of each build, every second worker comes to a key when the leases of the first one have lapsed.
+        let lag = match plan.beside {
+            Some(_) if number % 4 >= 2 => LAG,
+            _ => 0,
+        };
+        let worker = Worker::start(
+            program,
+            plan.mode,
+            &place.address,
+            &ledger,
+            begun_at + lag,
+            hear,
+        )?;
+        beside
+            .lock()
+            .expect("no listener panics")
+            .started(worker.id(), build);
+        anyhow::Ok(worker)
     };
 
     let heard = || answers.lock().expect("no listener panics").heard();
     let started = Instant::now();
     let mut running = (0..plan.workers)
-        .map(|_| start())
+        .map(&start)
         .collect::<anyhow::Result<Vec<_>>>()?;
     let (mut killed, mut server_killed) = (0, 0);
     while (killed < plan.kills || server_killed < server_kills) && started.elapsed() < plan.limit {
@@ -249,7 +298,7 @@ async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
         }
         if killed < plan.kills {
             let victim = rand::rng().random_range(0..running.len());
-            let dead = std::mem::replace(&mut running[victim], start()?);
+            let dead = std::mem::replace(&mut running[victim], start(victim)?);
             dead.kill().await?;
             killed += 1;
         }
@@ -259,7 +308,8 @@ async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
     }
 
     let answers = std::mem::take(&mut *answers.lock().expect("no listener panics"));
-    let verdict = if plan.mode == Mode::Transactional {
+    let is_transactional = plan.mode == Mode::Transactional;
+    let verdict = if is_transactional {
         if has_server {
             // After this, an unfinished commit of a killed worker has happened or not.
             place.kill_and_restart(0)?;
@@ -276,6 +326,15 @@ async fn supervise(store: Kind, plan: &Plan) -> anyhow::Result<()> {
         "{store}: {killed} kills, {server_killed} kills of the server in {:.0?}",
         started.elapsed()
     );
+    if is_beside {
+        let mut beside = std::mem::replace(
+            &mut *beside.lock().expect("no listener panics"),
+            Beside::new(),
+        );
+        beside.read_histories(&place.address).await?;
+        println!("{store}: {beside}");
+        beside.verdict(!is_transactional)?;
+    }
     if killed < plan.kills || server_killed < server_kills {
         bail!(
             "only {killed} of {} kills within {:?}",

@@ -101,6 +101,7 @@ impl Crew<'_> {
             None => {
                 let hear = move |line: &str| voice.say(line);
                 Member::Process(Worker::start(
+                    &std::env::current_exe()?,
                     Mode::Mixed,
                     self.address,
                     Path::new("-"),

@@ -17,15 +17,16 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts this program again as a worker, and calls `hear` with each line of its output.
+    /// Starts this program, or another build of it, as a worker, and calls `hear` with each line of its output.
     pub(crate) fn start(
+        program: &Path,
         mode: Mode,
         store: &str,
         ledger: &Path,
         begun_at: u64,
         mut hear: impl FnMut(&str) + Send + 'static,
     ) -> anyhow::Result<Self> {
-        let mut process = Command::new(std::env::current_exe()?)
+        let mut process = Command::new(program)
             .args(["work", mode.as_str()])
             .arg(store)
             .arg(ledger)
@@ -49,6 +50,11 @@ impl Worker {
             }
         });
         Ok(Self { process, listener })
+    }
+
+    /// Id of the process, while it runs.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.process.id()
     }
 
     /// Sends the worker an order, as a line. A worker that has died ignores it.

@@ -101,6 +101,8 @@ Usage: cargo xtask <command>
                       installed, see `servers`
   prove --testing     Checks functions with idem-testing: wrong ones, each of which must be found, and right ones, in which
                       1,000 seeds each must find nothing. Takes some minutes
+  prove --formats     Runs processes of an earlier commit beside those of the current sources, on one database of each
+                      store. Each build takes over calls of the other's killed processes, and replays its results
   package [--minimal] Packages the published crates from a clean clone, and builds each of them from its package, with its
                       default features and with all. Checks the files of the packages. --minimal also checks them with
                       the oldest versions of their dependencies that their manifests allow; needs a nightly Rust
@@ -217,6 +219,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                 Long("histories") => prove.histories = true,
                 Long("explore") => prove.explore = true,
                 Long("testing") => prove.testing = true,
+                Long("formats") => prove.formats = true,
                 Long("fuzz") => prove.fuzz = Some(Fuzz::default()),
                 Long("minutes") => of_fuzz(prove)?.minutes = args.value()?.parse()?,
                 Long("target") => of_fuzz(prove)?.targets.push(args.value()?.string()?),

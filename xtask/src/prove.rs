@@ -1,6 +1,7 @@
 //! `cargo xtask prove`: seeds of the simulator, states of the protocol, histories of stores, settings of servers, mutants,
-//! fuzz targets, or the checks of `idem-testing`.
+//! fuzz targets, the checks of `idem-testing`, or an earlier build beside the current one.
 
+mod beside;
 mod fuzz;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,8 @@ pub(crate) struct Prove {
     pub(crate) settings: Option<Settings>,
     /// True to check the functions of `idem-testing` under many seeds instead.
     pub(crate) testing: bool,
+    /// True to run processes of an earlier build beside those of the current one instead.
+    pub(crate) formats: bool,
 }
 
 impl Default for Prove {
@@ -52,6 +55,7 @@ impl Default for Prove {
             fuzz: None,
             settings: None,
             testing: false,
+            formats: false,
         }
     }
 }
@@ -124,6 +128,9 @@ pub(crate) fn prove(run: &mut Run, what: &Prove) -> anyhow::Result<()> {
     }
     if what.testing {
         return testing(run);
+    }
+    if what.formats {
+        return beside::beside(run);
     }
     let (cargo, seed, hours) = (run.cargo(), what.seed.to_string(), what.hours.to_string());
     run.step("simulation", |sh| {
