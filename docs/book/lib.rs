@@ -27,6 +27,8 @@ pages! {
     queues = "src/cookbook/queues.md";
     http = "src/http.md";
     steps = "src/steps.md";
+    powertools = "src/powertools.md";
+    lambda_readme = "../../idem-lambda/README.md";
     recovery = "src/recovery.md";
     outbox = "src/outbox.md";
     client = "src/client.md";

@@ -1,6 +1,7 @@
-//! Shared code of the examples: the table that each example prints, and the consumer of the queue examples. The
-//! programs are in `src/bin`.
+//! Shared code of the examples: the table that each example prints, the consumer of the queue examples, and a local AWS
+//! Lambda. The programs are in `src/bin`.
 
+pub mod lambda;
 pub mod queue;
 
 /// Text table that is printed line by line as the program runs.

@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 /// An example whose feature is disabled has no program.
-const STORIES: [(&str, Option<&str>); 13] = [
+const STORIES: [(&str, Option<&str>); 14] = [
     ("checkout", option_env!("CARGO_BIN_EXE_checkout")),
     ("custom_store", option_env!("CARGO_BIN_EXE_custom_store")),
+    ("lambda", option_env!("CARGO_BIN_EXE_lambda")),
     ("nightly_mail", option_env!("CARGO_BIN_EXE_nightly_mail")),
     ("orders", option_env!("CARGO_BIN_EXE_orders")),
     ("outbox", option_env!("CARGO_BIN_EXE_outbox")),
@@ -36,6 +37,13 @@ fn checkout() {
 #[test]
 fn custom_store() {
     assert!(output_of("custom_store").contains("rules are kept."));
+}
+
+#[test]
+fn lambda() {
+    let said = output_of("lambda");
+    assert!(said.contains("39 deposits are booked, each of them once."));
+    assert!(said.contains("8 deposits of 18 events."));
 }
 
 #[test]

@@ -199,6 +199,13 @@ pub(crate) const PARTS: &[Part] = &[
         lane: 1,
     },
     Part {
+        name: "lambda",
+        about: "batches of AWS Lambda: keys, order, partial failures and deadlines",
+        work: package("idem-lambda"),
+        needs: &[],
+        lane: 1,
+    },
+    Part {
         name: "histories",
         about: "every store against the reference: sequences, contended histories, and defects that must be found",
         work: package("idem-histories"),

@@ -78,6 +78,7 @@ fn uncompiled(tests: &str, page: &File) -> Vec<String> {
             path.trim_start_matches("docs/book/").to_owned(),
             format!("../{}", path.trim_start_matches("docs/")),
             format!("../{path}"),
+            format!("../../{path}"),
         ]
         .iter()
         .any(|it| tests.contains(&format!("\"{it}\"")));
