@@ -1,5 +1,6 @@
 //! Requests whose clients wait for a limited time.
 
+use idem_runtime::advanced;
 use idem_runtime::conformance::faults::{Fault, Gate, Op};
 use idem_runtime::http::Deadline;
 use tokio::time::Instant;
@@ -45,4 +46,37 @@ async fn a_request_that_cannot_begin_before_its_deadline_is_answered_by_503_and_
     let again = router.clone().call(request(None)).await.unwrap();
     assert_eq!(again.status(), 201);
     assert_eq!(effects.count(), 1);
+}
+
+/// The first process hangs in its handler. Another one answers once the first has ended, and not before.
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_a_request_ends_with_its_process() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let (idem, effects) = (idem(), Effects::default());
+    let other = Idem::new(idem.store().clone());
+    let request = |left: Duration| {
+        let request = Request::post("/charges").header("idempotency-key", "k");
+        let mut request = request.body(Body::from("a lamp")).unwrap();
+        let end = Instant::now() + left;
+        let process = advanced::Deadline::new(end).process_ends(end);
+        request.extensions_mut().insert(process);
+        // The earlier of the two counts.
+        request.extensions_mut().insert(Deadline(end + SECOND));
+        request
+    };
+    let hangs = Router::new().route("/charges", post(std::future::pending::<()>));
+    let mut hangs = hangs.layer(builder(&idem).build().unwrap());
+    let first = tokio::spawn(hangs.call(request(5 * SECOND)));
+
+    let mut next = charges(&effects).layer(builder(&other).build().unwrap());
+    tokio::time::sleep(5 * SECOND - SECOND / 10).await;
+    let early = next.call(request(SECOND)).await.unwrap();
+    assert_eq!((early.status(), effects.count()), (StatusCode::CONFLICT, 0));
+    tokio::time::sleep(SECOND / 10).await;
+    let answer = next.call(request(SECOND)).await.unwrap();
+    assert_eq!((answer.status(), effects.count()), (StatusCode::CREATED, 1));
+    // A request of a process that has ended does not begin.
+    let late = next.call(request(Duration::ZERO)).await.unwrap();
+    assert_eq!(late.status(), StatusCode::SERVICE_UNAVAILABLE);
+    first.abort();
 }
