@@ -16,6 +16,7 @@ mod corrections;
 mod disk;
 mod engine;
 mod fingerprint;
+mod formats;
 mod http;
 mod idempotent;
 mod imposter;

@@ -1,4 +1,4 @@
-//! Commands for contributors: `cargo xtask test`, `servers`, `lint`, `docs`, `bench`, `prove`, `package`, `archive`, `ci`.
+//! Commands for contributors: `cargo xtask help` lists them.
 
 mod archive;
 mod bench;
@@ -6,6 +6,7 @@ mod book;
 mod clients;
 mod copy;
 mod crates;
+mod formats;
 mod lint;
 mod mutation;
 mod notices;
@@ -31,6 +32,7 @@ use xshell::cmd;
 use crate::archive::archive;
 use crate::bench::{Bench, bench};
 use crate::crates::package;
+use crate::formats::{Formats, formats};
 use crate::lint::lint;
 use crate::parts::Need;
 use crate::prove::{Fuzz, Prove, Settings, prove};
@@ -103,6 +105,9 @@ Usage: cargo xtask <command>
                       1,000 seeds each must find nothing. Takes some minutes
   prove --formats     Runs processes of an earlier commit beside those of the current sources, on one database of each
                       store. Each build takes over calls of the other's killed processes, and replays its results
+  formats [--check | --force] [NAME]
+                      Writes what the current code stores into tests/formats/NAME, by default the current version.
+                      --check compares it with the folder instead. --force replaces a folder that exists
   package [--minimal] Packages the published crates from a clean clone, and builds each of them from its package, with its
                       default features and with all. Checks the files of the packages. --minimal also checks them with
                       the oldest versions of their dependencies that their manifests allow; needs a nightly Rust
@@ -138,6 +143,7 @@ enum Command {
         minimal: bool,
     },
     Archive,
+    Formats(Formats),
     Ci,
     Help,
 }
@@ -241,6 +247,16 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
             }
             continue;
         }
+        if let Some(Command::Formats(formats)) = &mut command {
+            match arg {
+                Long("check") => formats.checks = true,
+                Long("force") => formats.force = true,
+                Value(name) if formats.name.is_none() => formats.add(name.string()?)?,
+                Long("help") | Short('h') => return Ok(Command::Help),
+                other => return Err(other.unexpected().into()),
+            }
+            continue;
+        }
         match arg {
             Long("help") | Short('h') => return Ok(Command::Help),
             Long("embedded") => embedded = true,
@@ -280,6 +296,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
                     Some("prove") => Command::Prove(Prove::default()),
                     Some("package") => Command::Package { minimal: false },
                     Some("archive") => Command::Archive,
+                    Some("formats") => Command::Formats(Formats::default()),
                     Some("ci") => Command::Ci,
                     Some("help") => Command::Help,
                     _ => bail!("unknown command {name:?}\n\n{USAGE}"),
@@ -321,6 +338,9 @@ fn parse(args: impl Iterator<Item = OsString>) -> anyhow::Result<Command> {
             })
         }
         _ if resumes => bail!("only `test` accepts `--resume`\n\n{USAGE}"),
+        Command::Formats(formats) if formats.checks && formats.force => {
+            bail!("`--check` and `--force` exclude each other\n\n{USAGE}")
+        }
         Command::Bench(bench) if bench.list && bench.plots => {
             bail!("`--list` and `--plots` exclude each other\n\n{USAGE}")
         }
@@ -375,6 +395,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Prove(what) => prove(&mut run, &what)?,
         Command::Package { minimal } => package(&mut run, minimal)?,
         Command::Archive => archive(&mut run)?,
+        Command::Formats(what) => formats(&mut run, &what)?,
         Command::Ci => {
             lint(&mut run)?;
             package(&mut run, false)?;
@@ -512,6 +533,17 @@ mod tests {
             assert_eq!(parsed(args), Ok(Command::Package { minimal }));
         }
         assert_eq!(parsed(&["prove"]), Ok(Command::Prove(Prove::default())));
+        for (args, name, checks) in [
+            (&["formats"][..], None, false),
+            (&["formats", "next", "--check"], Some("next"), true),
+        ] {
+            let formats = Formats {
+                name: name.map(str::to_owned),
+                force: false,
+                checks,
+            };
+            assert_eq!(parsed(args), Ok(Command::Formats(formats)));
+        }
         let testing = Prove {
             testing: true,
             ..Prove::default()
@@ -640,6 +672,8 @@ mod tests {
             &["docs", "--list"],
             &["lint", "--", "test"],
             &["prove", "--hours"],
+            &["formats", "--check", "--force"],
+            &["formats", "a/b"],
             &["prove", "x"],
             &["prove", "--shard", "0/4"],
             &["prove", "--mutation", "--shard", "4/4"],

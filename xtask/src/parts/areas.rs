@@ -111,6 +111,7 @@ pub(super) const AREAS: &[Area] = &[
                 "attempts::",
                 "engine::",
                 "batches::",
+                "formats::",
                 "connect::",
                 "corrections::",
                 "imposter::",

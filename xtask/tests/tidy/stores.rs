@@ -15,7 +15,7 @@ const STORES: [(&str, &str); 4] = [
 
 /// Files that name three stores, and that no new store need touch. They are about those stores, and the list says where
 /// the particulars of another one go.
-const PARTICULAR: [(&str, &str); 28] = [
+const PARTICULAR: [(&str, &str); 29] = [
     (
         "idem-cli/src/target.rs",
         "the addresses that the command opens",
@@ -76,6 +76,7 @@ const PARTICULAR: [(&str, &str); 28] = [
     ("tests/events/printed.rs", "what drivers print"),
     ("tests/it/connect.rs", "errors of connecting to each server"),
     ("tests/it/disk.rs", "full disks of each server"),
+    ("tests/it/formats/dump.rs", "dumps in each dialect"),
     (
         "tests/it/moving/deployments.rs",
         "moves between these stores",
