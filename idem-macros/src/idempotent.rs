@@ -26,6 +26,7 @@ mod snapshots;
 mod tokens;
 mod uses;
 mod values;
+mod versions;
 
 use proc_macro2::TokenStream;
 

@@ -3,6 +3,8 @@
 
 mod exact;
 mod seen;
+pub(crate) mod value;
+pub(crate) mod version;
 
 use std::cell::Cell;
 use std::io;
@@ -220,8 +222,12 @@ impl Codec {
 
 /// Decodes a stored value with the codec that wrote it.
 pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, DecodeError> {
-    match &*payload.codec {
-        JSON => serde_json::from_slice(&payload.bytes).map_err(|error| {
+    decode_tagged(&payload.codec, &payload.bytes)
+}
+
+fn decode_tagged<T: DeserializeOwned>(codec: &str, bytes: &[u8]) -> Result<T, DecodeError> {
+    match codec {
+        JSON => serde_json::from_slice(bytes).map_err(|error| {
             // serde's own message may quote the stored value, which must not be logged. The position is enough.
             DecodeError::new(format!(
                 "the stored JSON does not match the expected type: {} error at byte {}",
@@ -233,7 +239,7 @@ pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, Decode
             ))
         }),
         #[cfg(feature = "cbor")]
-        CBOR => ciborium::from_reader(&*payload.bytes).map_err(|error| {
+        CBOR => ciborium::from_reader(bytes).map_err(|error| {
             DecodeError::new(match error {
                 ciborium::de::Error::Syntax(at) => {
                     format!("the stored CBOR is malformed at byte {at}")

@@ -36,7 +36,7 @@ pub struct AlreadyInstalled;
 /// | [`InvalidCall`](Self::InvalidCall) | operation name, ttl, lease or step is malformed | fix the service |
 /// | [`InvalidKey`](Self::InvalidKey) | key or scope is malformed; or an issued key is required, and this one was not issued or has expired | fix the caller, or request an issued key |
 /// | [`Fingerprint`](Self::Fingerprint) | the request has no canonical form | fix the request |
-/// | [`Decode`](Self::Decode) | a record was written by code that this build does not understand | deploy a build that does; the body does not run again |
+/// | [`Decode`](Self::Decode) | a record was written by code that this build does not understand | deploy a build that does; the body does not run again. If [a newer version](DecodeError::is_of_newer_version) of the result type wrote it, retry with the same key, until a process of the newer build answers |
 /// | [`Store`](Self::Store) | the store could not answer; nothing ran, unless the error says otherwise | retry with the same key if [`StoreError::is_retryable`] |
 /// | [`InvalidOutbox`](Self::InvalidOutbox) | a message or a relay is malformed | fix the service |
 /// | [`NotInstalled`](Self::NotInstalled), [`NoRuntime`](Self::NoRuntime) | the process is not set up | fix the service |
@@ -102,6 +102,7 @@ impl Error {
         match self {
             Self::InFlight { .. } | Self::Overloaded { .. } | Self::LeaseLost => true,
             Self::Store(error) => error.is_retryable(),
+            Self::Decode(error) => error.is_of_newer_version(),
             _ => false,
         }
     }

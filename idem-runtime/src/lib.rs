@@ -179,6 +179,7 @@ pub use idem_store::{key, record};
 
 /// Options of calls without the macro, and the provenance of results. Few services need them.
 pub mod advanced {
+    pub use crate::codec::version::{StoredResult, Versioned};
     pub use crate::engine::{
         Deadline, Finality, OperationName, Provenance, ResultSource, RunOptions, with_provenance,
     };

@@ -10,19 +10,22 @@ pub use std::result::Result;
 pub use std::time::Duration;
 
 pub use crate::codec::StoredValue;
+pub use crate::codec::value::ValueCodec;
+pub use crate::codec::version::StoredResult;
 pub use crate::engine::transaction::{Driver, InTransaction, Transactions};
 pub use crate::engine::typed::{
     CallError, EngineRef, Entered, ErrorCodec, Finality, ReconcileRequest, Reconciled, Returns,
-    Running, ValueCodec, default_handle,
+    Running, default_handle,
 };
 pub use crate::engine::{Attempt, Call, NamedFunction, NoError, OperationName};
-pub use crate::error::{Error, InvalidCall};
+pub use crate::error::{DecodeError, Error, InvalidCall};
 pub use crate::fingerprint::fields::{defaulted, float, with};
 pub use crate::fingerprint::{Encoder, Fingerprint, from_fn};
 pub use crate::record::OnCrash;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
+use crate::codec::version;
 use crate::engine::{Idem, transaction, typed};
 use crate::key::{KeyPart, ToKey, ToScope};
 use crate::store::{Connects, Store, TransactionalStore};
@@ -395,6 +398,47 @@ pub fn operation_name<T: ?Sized, E: ?Sized, N: OperationName<T, E>>(name: N) -> 
 /// Codec of values.
 pub const fn stored_values<T: StoredValue>() -> ValueCodec<T> {
     ValueCodec::stored()
+}
+
+/// Codec of the values of an operation, whose constant may have versions.
+pub fn values_of_operation<T, E: ?Sized, N: OperationName<T, E>>(
+    values: ValueCodec<T>,
+    name: &N,
+) -> ValueCodec<T> {
+    name.values().unwrap_or(values)
+}
+
+/// Codec of values with a version.
+pub const fn versioned_values<T: StoredValue, const VERSION: u32>(
+    decode: fn(StoredResult<'_>) -> Result<T, DecodeError>,
+) -> ValueCodec<T> {
+    ValueCodec::of_version::<VERSION>(decode)
+}
+
+/// Function that converts a stored value into the type of the function's value.
+pub const fn conversion<Old, New>(convert: fn(Old) -> New) -> fn(Old) -> New {
+    convert
+}
+
+/// Function that converts a stored value into the argument of the next function.
+pub const fn conversion_before<Old, New, Next>(
+    _next: fn(New) -> Next,
+    convert: fn(Old) -> New,
+) -> fn(Old) -> New {
+    convert
+}
+
+/// Reads a stored value of the argument's type, and converts it.
+pub fn read_converted<Old: StoredValue, New>(
+    stored: StoredResult<'_>,
+    convert: fn(Old) -> New,
+) -> Result<New, DecodeError> {
+    stored.read().map(convert)
+}
+
+/// Error for a value of another version.
+pub fn unknown_version<T>(stored: StoredResult<'_>, own: u32) -> Result<T, DecodeError> {
+    Err(version::unknown(stored.version(), own))
 }
 
 /// Codec of a call's errors.

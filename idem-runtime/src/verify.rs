@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-use crate::codec::{self, StoredValue};
-use crate::engine::TypedOperation;
+use crate::codec::StoredValue;
+use crate::codec::value::ValueCodec;
+use crate::codec::version::{self, StoredResult};
+use crate::engine::{OperationName, TypedOperation};
 use crate::error::{DecodeError, StoreError};
 use crate::key::RecordId;
 use crate::record::{Payload, Record, RecordState};
@@ -53,9 +56,12 @@ pub struct Verification {
 }
 
 /// Decodes a payload, and drops the value.
-type Decode = fn(&Payload) -> Result<(), DecodeError>;
+#[derive(Clone)]
+struct Decode(Arc<DecodeFn>);
 
-#[derive(Debug, Clone, Copy)]
+type DecodeFn = dyn Fn(&Payload) -> Result<(), DecodeError> + Send + Sync;
+
+#[derive(Debug, Clone)]
 struct Decoders {
     value: Decode,
     /// None for an operation that stores no errors.
@@ -77,11 +83,12 @@ impl Verification {
         }
     }
 
-    /// Checks the results of an operation that stores values only. A stored error is a failure: the function no longer
+    /// Checks the results of an operation that stores values only, of all versions if the operation is
+    /// [versioned](TypedOperation::versioned). A stored error is a failure: the function no longer
     /// names it under `replay_err`.
-    pub fn operation<T: StoredValue>(mut self, operation: TypedOperation<T>) -> Self {
+    pub fn operation<T: StoredValue + 'static>(mut self, operation: TypedOperation<T>) -> Self {
         let decoders = Decoders {
-            value: decode::<T>,
+            value: Decode::of_operation(&operation),
             error: None,
         };
         self.operations.insert(operation.name(), decoders);
@@ -89,13 +96,13 @@ impl Verification {
     }
 
     /// Checks the results of an operation that stores values and errors: a function with `replay_err`.
-    pub fn operation_with_errors<T: StoredValue, E: StoredValue>(
+    pub fn operation_with_errors<T: StoredValue + 'static, E: StoredValue + 'static>(
         mut self,
         operation: TypedOperation<T, E>,
     ) -> Self {
         let decoders = Decoders {
-            value: decode::<T>,
-            error: Some(decode::<E>),
+            value: Decode::of_operation(&operation),
+            error: Some(Decode::by(version::read_first::<E>)),
         };
         self.operations.insert(operation.name(), decoders);
         self
@@ -103,8 +110,13 @@ impl Verification {
 
     /// Checks a step of this name: its results in records that may run again. The steps of a record that has ended are
     /// never read.
-    pub fn step<T: StoredValue>(mut self, operation: &'static str, step: &'static str) -> Self {
-        self.steps.insert((operation, step), decode::<T>);
+    pub fn step<T: StoredValue + 'static>(
+        mut self,
+        operation: &'static str,
+        step: &'static str,
+    ) -> Self {
+        let decode = Decode::by(version::read_first::<T>);
+        self.steps.insert((operation, step), decode);
         self
     }
 
@@ -206,15 +218,15 @@ impl Verification {
             report.unchecked(name);
             return;
         };
-        let (part, decoded) = match (record.state, decoders.error) {
-            (RecordState::Failed, Some(error)) => (StoredPart::Error, error(payload)),
+        let (part, decoded) = match (record.state, &decoders.error) {
+            (RecordState::Failed, Some(error)) => (StoredPart::Error, error.check(payload)),
             (RecordState::Failed, None) => (
                 StoredPart::Error,
                 Err(DecodeError::new(
                     "an error is stored, but the function no longer names it under `replay_err`",
                 )),
             ),
-            _ => (StoredPart::Value, (decoders.value)(payload)),
+            _ => (StoredPart::Value, decoders.value.check(payload)),
         };
         self.count(record, part, decoded, report);
     }
@@ -245,7 +257,7 @@ impl Verification {
                 codec: step.codec.into(),
                 bytes,
             };
-            let decoded = decode(&payload);
+            let decoded = decode.check(&payload);
             self.count(record, StoredPart::Step(step.name), decoded, report);
         }
         Ok(())
@@ -280,13 +292,33 @@ impl Default for Verification {
     }
 }
 
-fn decode<T: StoredValue>(payload: &Payload) -> Result<(), DecodeError> {
-    let decoded = catch_unwind(AssertUnwindSafe(|| codec::decode::<T>(payload).map(drop)));
-    decoded.unwrap_or_else(|_| {
-        Err(DecodeError::new(
-            "the type's `Deserialize` or `Drop` implementation panicked",
-        ))
-    })
+impl Decode {
+    fn by<T: 'static>(read: fn(StoredResult<'_>) -> Result<T, DecodeError>) -> Self {
+        Self(Arc::new(move |payload| {
+            read(StoredResult::new(payload, None)).map(drop)
+        }))
+    }
+
+    /// Decodes the values of an operation, of all versions that it has.
+    fn of_operation<T: StoredValue + 'static, E: ?Sized>(operation: &TypedOperation<T, E>) -> Self {
+        let values = operation.values().unwrap_or(ValueCodec::stored());
+        Self::by(values.decode)
+    }
+
+    fn check(&self, payload: &Payload) -> Result<(), DecodeError> {
+        let decoded = catch_unwind(AssertUnwindSafe(|| (self.0)(payload)));
+        decoded.unwrap_or_else(|_| {
+            Err(DecodeError::new(
+                "the type's `Deserialize` or `Drop` implementation panicked, or a function of `upgrade` did",
+            ))
+        })
+    }
+}
+
+impl fmt::Debug for Decode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Decode")
+    }
 }
 
 /// Result of a [`Verification`]. `Display` prints a line for each failure.

@@ -13,6 +13,7 @@ mod client;
 mod connect;
 mod console;
 mod corrections;
+mod deploys;
 mod disk;
 mod engine;
 mod fingerprint;

@@ -9,6 +9,7 @@ mod pattern;
 mod signature;
 mod transaction;
 mod undeclared;
+mod version;
 
 use proc_macro2::Span;
 use syn::{Type, parse_quote};
@@ -24,6 +25,7 @@ use self::pattern::check_patterns;
 use self::signature::{check_function, check_return};
 use self::transaction::check_tx;
 use self::undeclared::{check_undeclared_attempt, check_undeclared_transaction};
+use self::version::check_versions;
 use super::constant::Inputs;
 use super::duration::{Duration, Millis};
 use super::function::{AsyncTrait, Function};
@@ -66,6 +68,10 @@ pub(super) fn check(
     check_required(options, function, errors);
     check_release_err(options, errors);
     check_patterns(options, errors);
+    if errors.by(|errors| check_versions(options, errors)) {
+        options.version = None;
+        options.upgrade = None;
+    }
     check_issued(options, errors);
     check_old_keys(options, errors);
     check_member_digests(options, errors);

@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Expr, ExprReference, Path, Type};
+use syn::{Expr, ExprPath, ExprReference, Path, Type};
 
 use super::check::Checked;
 use super::duration::Duration;
@@ -13,6 +13,7 @@ use super::params::{Param, Params, PatternBinding};
 use super::question::passed_by_value;
 use super::tokens::{Extent, bare, checked, local, rename_self};
 use super::values::{ErrorPattern, Key, OnCrash};
+use super::versions::Conversion;
 
 /// A function, and everything that makes it idempotent.
 ///
@@ -54,11 +55,23 @@ pub(super) struct Idempotent {
     pub(super) release_err: Option<TokenStream>,
     /// Constants and unit variants that are the whole of a pattern.
     pub(super) constants: Vec<Ident>,
+    /// Versions of the result. `None` if the name or the type says which there are.
+    pub(super) versions: Option<Versions>,
     pub(super) attempt: Option<Ident>,
     /// Patterns whose names the options use, bound to borrows.
     pub(super) borrowed: Vec<PatternBinding>,
     /// Patterns that the body begins with.
     pub(super) owned: Vec<PatternBinding>,
+}
+
+/// Versions of the result that the function reads.
+pub(super) struct Versions {
+    /// Version that is written.
+    pub(super) own: u32,
+    /// Functions from each earlier version to the next one, that of version 1 first.
+    pub(super) upgrade: Vec<Conversion>,
+    /// Function from the next version.
+    pub(super) downgrade: Option<ExprPath>,
 }
 
 /// Fingerprinted request.
@@ -116,10 +129,21 @@ impl Idempotent {
         let patterns = patterns.into_iter().flatten();
         let constants = patterns.filter_map(|pattern| pattern.value.constant().cloned());
         let constants = constants.collect();
+        let is_versioned = options.version.is_some() || options.downgrade.is_some();
+        let versions = is_versioned.then(|| Versions {
+            own: options.version.map_or(1, |version| version.value.number),
+            upgrade: options
+                .upgrade
+                .map_or_else(Vec::new, |upgrade| upgrade.value.conversions),
+            downgrade: options.downgrade.map(|downgrade| downgrade.value.0),
+        });
         Self {
             krate: options.krate.map(|krate| krate.value),
             ret: checked.ret,
-            name: options.name.map(|name| OperationName::new(&name.value)),
+            name: options
+                .name
+                .map(|name| OperationName::new(&name.value, is_versioned)),
+            versions,
             key: match options.key.map(|key| key.value) {
                 Some(Key::Expr(expr) | Key::Constant(expr)) => Some(exprs.key(expr)),
                 Some(Key::Fingerprint(_)) => None,
@@ -179,10 +203,11 @@ pub(super) enum OperationName {
 }
 
 impl OperationName {
-    fn new(expr: &Expr) -> Self {
+    /// The name of a function that has versions itself is text: the versions of a `TypedOperation` are its own.
+    fn new(expr: &Expr, is_versioned: bool) -> Self {
         match bare(expr) {
             Expr::Lit(literal) => Self::Text(literal.to_token_stream()),
-            Expr::Path(path) => Self::Path(path.to_token_stream()),
+            Expr::Path(path) if !is_versioned => Self::Path(path.to_token_stream()),
             _ => Self::Text(constant_text(expr)),
         }
     }

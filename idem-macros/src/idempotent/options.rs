@@ -18,6 +18,7 @@ use syn::{Expr, Path, Result};
 
 use super::values::Hint::{Example, Words};
 use super::values::{self, ErrorPattern, Flag, Key, OnCrash, Skip, Value};
+use super::versions::{self, Downgrade, Upgrade, Version};
 use crate::errors::Errors;
 
 /// Declares options: each is a field of [`Options`], with the type of its value.
@@ -163,6 +164,18 @@ declare_options! {
         name: "release_err",
         value: values::error_pattern,
         refused_with_tx: "every error that does not match `replay_err` rolls the body back",
+    }
+    version: Version {
+        name: "version",
+        value: versions::version,
+    }
+    upgrade: Upgrade {
+        name: "upgrade",
+        value: versions::upgrade,
+    }
+    downgrade: Downgrade {
+        name: "downgrade",
+        value: versions::downgrade,
     }
     on_store_error: Flag {
         name: "on_store_error",

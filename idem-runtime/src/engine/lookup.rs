@@ -18,12 +18,14 @@ use super::decisions::{ReadState, on_read};
 use super::progress::SharedOutcome;
 use super::provenance::{Provenance, ResultSource};
 use super::{Engine, Idem, OperationName};
-use crate::codec::{self, StoredValue};
-use crate::error::{DecodeError, Error, StoreError, StoreErrorKind};
+use crate::codec::StoredValue;
+use crate::codec::value::{Decode, ValueCodec};
+use crate::codec::version::{self, StoredResult};
+use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::{Key, Operation, RecordId, Scope, ToKey, ToScope};
 use crate::metrics::OperationMetrics;
-use crate::record::{Digest, Outcome, Payload, Record};
+use crate::record::{Digest, Outcome, Record};
 use crate::store::Store;
 use crate::timing::{Retries, bounded};
 
@@ -81,8 +83,6 @@ pub struct OutcomeQuery<T, E> {
     values: Decode<T>,
     errors: Decode<E>,
 }
-
-type Decode<T> = fn(&Payload) -> Result<T, DecodeError>;
 
 struct Inputs {
     engine: Arc<Engine>,
@@ -191,11 +191,12 @@ impl<S: Store + ?Sized> Idem<S> {
         T: StoredValue,
         E: StoredValue,
     {
+        let values = operation.values().unwrap_or(ValueCodec::stored());
         let name = Cow::Borrowed(operation.name());
         OutcomeQuery {
             inputs: of.and_then(|(key, digest)| Inputs::new(self, name, key, digest)),
-            values: codec::decode,
-            errors: codec::decode,
+            values: values.decode,
+            errors: version::read_first,
         }
     }
 
@@ -205,12 +206,12 @@ impl<S: Store + ?Sized> Idem<S> {
         &self,
         operation: Cow<'static, str>,
         key: Key,
-        values: fn(&Payload) -> Result<T, DecodeError>,
+        values: Decode<T>,
     ) -> OutcomeQuery<T, super::NoError> {
         OutcomeQuery {
             inputs: Inputs::new(self, operation, key, None),
             values,
-            errors: codec::decode,
+            errors: version::read_first,
         }
     }
 }
@@ -450,8 +451,8 @@ impl Found {
             return Err(StoreError::new(StoreErrorKind::Corrupt, corrupt).into());
         };
         let result = match &ended.outcome {
-            Outcome::Completed(payload) => Ok(values(payload)?),
-            Outcome::Failed(payload) => Err(errors(payload)?),
+            Outcome::Completed(payload) => Ok(values(StoredResult::new(payload, ended.kept_for))?),
+            Outcome::Failed(payload) => Err(errors(StoredResult::new(payload, ended.kept_for))?),
             Outcome::Unrecorded => return Ok(KeyStatus::Unrecorded),
         };
         let source = ResultSource::from(waited);

@@ -6,6 +6,9 @@ use std::marker::PhantomData;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::codec::value::ValueCodec;
+use crate::codec::version::Versioned;
+
 /// Name of an operation, with the type `T` of the values and the type `E` of the errors that it stores. It decides which
 /// values an operator can store manually, see
 /// [`RecordChanges::complete`](crate::operator::RecordChanges::complete).
@@ -54,9 +57,10 @@ records.complete(POST, seen, "7").await;
 "#
 )]
 /// Without the macro, give the constant to [`Call::new`](crate::Call::new).
-pub struct TypedOperation<T: ?Sized, E: ?Sized = NoError> {
+pub struct TypedOperation<T, E: ?Sized = NoError> {
     name: &'static str,
-    value: PhantomData<fn(&T)>,
+    /// None for a type without versions.
+    values: Option<ValueCodec<T>>,
     error: PhantomData<fn(&E)>,
 }
 
@@ -76,14 +80,28 @@ impl<'de> Deserialize<'de> for NoError {
     }
 }
 
-impl<T: ?Sized, E: ?Sized> TypedOperation<T, E> {
+impl<T, E: ?Sized> TypedOperation<T, E> {
     /// Creates the operation with this name: 1 to 255 bytes of text without control characters. A call with another name
     /// fails.
     pub const fn new(name: &'static str) -> Self {
         Self {
             name,
-            value: PhantomData,
+            values: None,
             error: PhantomData,
+        }
+    }
+
+    /// Stores values with the [version](Versioned::VERSION) of their type, and reads the values of other versions. A function
+    /// that has the constant as its `name`, manual changes, [`Idem::outcome`](crate::Idem::outcome) and
+    /// [`Verification`](crate::operator::Verification) all know the versions then.
+    #[must_use]
+    pub const fn versioned(self) -> Self
+    where
+        T: Versioned,
+    {
+        Self {
+            values: Some(ValueCodec::versioned()),
+            ..self
         }
     }
 
@@ -93,21 +111,21 @@ impl<T: ?Sized, E: ?Sized> TypedOperation<T, E> {
     }
 }
 
-impl<T: ?Sized, E: ?Sized> Clone for TypedOperation<T, E> {
+impl<T, E: ?Sized> Clone for TypedOperation<T, E> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T: ?Sized, E: ?Sized> Copy for TypedOperation<T, E> {}
+impl<T, E: ?Sized> Copy for TypedOperation<T, E> {}
 
-impl<T: ?Sized, E: ?Sized> fmt::Debug for TypedOperation<T, E> {
+impl<T, E: ?Sized> fmt::Debug for TypedOperation<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TypedOperation").field(&self.name).finish()
     }
 }
 
-impl<T: ?Sized, E: ?Sized> From<TypedOperation<T, E>> for Cow<'static, str> {
+impl<T, E: ?Sized> From<TypedOperation<T, E>> for Cow<'static, str> {
     fn from(operation: TypedOperation<T, E>) -> Self {
         operation.name.into()
     }
@@ -122,6 +140,15 @@ impl<T: ?Sized, E: ?Sized> From<TypedOperation<T, E>> for Cow<'static, str> {
 pub trait OperationName<T: ?Sized, E: ?Sized> {
     /// The name.
     fn name(self) -> &'static str;
+
+    /// The encoding of the operation's values; none for a name without a type, or a type without versions.
+    #[doc(hidden)]
+    fn values(&self) -> Option<ValueCodec<T>>
+    where
+        T: Sized,
+    {
+        None
+    }
 }
 
 #[diagnostic::do_not_recommend]
@@ -132,8 +159,12 @@ impl<T: ?Sized, E: ?Sized> OperationName<T, E> for &'static str {
 }
 
 #[diagnostic::do_not_recommend]
-impl<T: ?Sized, E: ?Sized> OperationName<T, E> for TypedOperation<T, E> {
+impl<T, E: ?Sized> OperationName<T, E> for TypedOperation<T, E> {
     fn name(self) -> &'static str {
         self.name
+    }
+
+    fn values(&self) -> Option<ValueCodec<T>> {
+        self.values
     }
 }

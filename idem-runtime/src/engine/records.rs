@@ -1,6 +1,7 @@
 //! Operations on records for operators: read, list, resolve and erase.
 
-use super::{Engine, ScopeErasure, TypedOperation};
+use super::{Engine, OperationName, ScopeErasure, TypedOperation};
+use crate::codec::value::ValueCodec;
 use crate::codec::{EncodeError, StoredValue};
 use crate::error::{Error, InvalidCall, StoreError, StoreErrorKind};
 use crate::key::{Identity, Operation, RecordId, Scope, ToKey, ToScope};
@@ -257,25 +258,23 @@ impl<'a> Records<'a> {
         })
     }
 
-    fn encode<T: StoredValue>(self, value: &T) -> Result<Payload, Error> {
+    fn encode<T>(self, value: &T, encoding: ValueCodec<T>) -> Result<Payload, Error> {
         let policy = self.policy();
-        policy
-            .codec
-            .encode(value, policy.max_result_bytes)
-            .map_err(|error| match error {
-                EncodeError::TooLarge { .. } => {
-                    StoreError::new(StoreErrorKind::Full, error.to_string()).into()
-                }
-                EncodeError::Inexact(_)
-                | EncodeError::MemberMissing(_)
-                | EncodeError::Codec(_)
-                | EncodeError::Panicked => StoreError::new(
-                    StoreErrorKind::Other,
-                    "the value cannot be stored, nothing was changed",
-                )
-                .with_source(error)
-                .into(),
-            })
+        (encoding.encode)(value, policy.codec, policy.max_result_bytes).map_err(|error| match error
+        {
+            EncodeError::TooLarge { .. } => {
+                StoreError::new(StoreErrorKind::Full, error.to_string()).into()
+            }
+            EncodeError::Inexact(_)
+            | EncodeError::MemberMissing(_)
+            | EncodeError::Codec(_)
+            | EncodeError::Panicked => StoreError::new(
+                StoreErrorKind::Other,
+                "the value cannot be stored, nothing was changed",
+            )
+            .with_source(error)
+            .into(),
+        })
     }
 
     fn policy(self) -> &'a Policy {
@@ -311,7 +310,8 @@ impl<'a> RecordChanges<'a> {
         observed: &Observation,
         value: &T,
     ) -> Result<Resolved, Error> {
-        let outcome = Outcome::Completed(self.records.encode(value)?);
+        let values = operation.values().unwrap_or(ValueCodec::stored());
+        let outcome = Outcome::Completed(self.records.encode(value, values)?);
         self.of_operation(operation.name(), observed, Resolution::Complete(outcome))
             .await
     }
@@ -321,13 +321,14 @@ impl<'a> RecordChanges<'a> {
     ///
     /// # Errors
     /// As for [`complete`](Self::complete).
-    pub async fn fail<T: ?Sized, E: StoredValue>(
+    pub async fn fail<T, E: StoredValue>(
         self,
         operation: TypedOperation<T, E>,
         observed: &Observation,
         error: &E,
     ) -> Result<Resolved, Error> {
-        let outcome = Outcome::Failed(self.records.encode(error)?);
+        let errors = ValueCodec::stored();
+        let outcome = Outcome::Failed(self.records.encode(error, errors)?);
         self.of_operation(operation.name(), observed, Resolution::Complete(outcome))
             .await
     }
@@ -344,7 +345,8 @@ impl<'a> RecordChanges<'a> {
         observed: &Observation,
         value: &T,
     ) -> Result<Resolved, Error> {
-        let outcome = Outcome::Completed(self.records.encode(value)?);
+        let values = operation.values().unwrap_or(ValueCodec::stored());
+        let outcome = Outcome::Completed(self.records.encode(value, values)?);
         self.of_operation(operation.name(), observed, Resolution::Correct(outcome))
             .await
     }
@@ -353,13 +355,14 @@ impl<'a> RecordChanges<'a> {
     ///
     /// # Errors
     /// As for [`correct`](Self::correct).
-    pub async fn correct_to_error<T: ?Sized, E: StoredValue>(
+    pub async fn correct_to_error<T, E: StoredValue>(
         self,
         operation: TypedOperation<T, E>,
         observed: &Observation,
         error: &E,
     ) -> Result<Resolved, Error> {
-        let outcome = Outcome::Failed(self.records.encode(error)?);
+        let errors = ValueCodec::stored();
+        let outcome = Outcome::Failed(self.records.encode(error, errors)?);
         self.of_operation(operation.name(), observed, Resolution::Correct(outcome))
             .await
     }

@@ -2,11 +2,10 @@
 
 use super::run_options::{ErrorClassifier, Reconciler, RunOptions, error_codec};
 use super::transaction::{self, InTransaction};
-use super::typed::{
-    self, EngineRef, Entered, ErrorCodec, Running, ValueCodec, enter, enter_reconciling,
-};
+use super::typed::{self, EngineRef, Entered, ErrorCodec, Running, enter, enter_reconciling};
 use super::{Attempt, Call, Idem};
 use crate::codec::StoredValue;
+use crate::codec::value::ValueCodec;
 use crate::error::Error;
 use crate::record::OnCrash;
 use crate::store::{Store, TransactionalStore};
@@ -287,10 +286,12 @@ where
 {
     let RunOptions {
         classifier,
+        values,
         stored,
         reconcile,
     } = options;
-    let (values, errors) = (ValueCodec::stored(), error_codec(stored));
+    let values = values.unwrap_or(ValueCodec::stored());
+    let errors = error_codec(stored);
     let running = match reconcile {
         None => enter(engine, call, values, errors).await?,
         // Boxed, so that calls without `reconcile` do not carry its size.

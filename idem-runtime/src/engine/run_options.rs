@@ -4,9 +4,11 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use super::typed::{ErrorCodec, Finality, Reconciled, ValueCodec};
+use super::typed::{ErrorCodec, Finality, Reconciled};
 use super::{Attempt, Call};
 use crate::codec::StoredValue;
+use crate::codec::value::ValueCodec;
+use crate::codec::version::Versioned;
 use crate::error::{Error, InvalidCall};
 use crate::record::OnCrash;
 
@@ -52,6 +54,7 @@ use crate::record::OnCrash;
 /// ```
 pub struct RunOptions<'a, T, E> {
     pub(super) classifier: ErrorClassifier<'a, E>,
+    pub(super) values: Option<ValueCodec<T>>,
     pub(super) stored: Option<ValueCodec<E>>,
     pub(super) reconcile: Option<Reconciler<'a, T, E>>,
 }
@@ -77,9 +80,21 @@ impl<'a, T, E> RunOptions<'a, T, E> {
                 replay: None,
                 release: None,
             },
+            values: None,
             stored: None,
             reconcile: None,
         }
+    }
+
+    /// Stores values with the [version](Versioned::VERSION) of their type, and reads the values of other versions. Errors
+    /// have no versions.
+    #[must_use]
+    pub fn versioned(mut self) -> Self
+    where
+        T: Versioned,
+    {
+        self.values = Some(ValueCodec::versioned());
+        self
     }
 
     /// Marks matching errors as final: they are stored and replayed.
@@ -154,7 +169,8 @@ impl<'a, T, E> RunOptions<'a, T, E> {
             Some(option) => call.failed(InvalidCall::NotTransactional(option).into()),
             None => call,
         };
-        (call, ValueCodec::stored(), errors, self.classifier)
+        let values = self.values.unwrap_or(ValueCodec::stored());
+        (call, values, errors, self.classifier)
     }
 }
 

@@ -11,9 +11,11 @@ mod replay_noter;
 
 use std::fmt;
 
+use crate::codec::value::ValueCodec;
+
 pub use self::body::{Finality, Running};
 pub use self::bounds::{CallError, Returns};
-pub use self::codecs::{ErrorCodec, ValueCodec};
+pub use self::codecs::ErrorCodec;
 pub use self::entry::{EngineRef, default_handle};
 pub use self::reconcile::{Entered, ReconcileRequest, Reconciled};
 

@@ -7,6 +7,7 @@ use std::error::Error as StdError;
 #[error("{message}")]
 pub struct DecodeError {
     message: String,
+    is_of_newer_version: bool,
     #[source]
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
@@ -16,8 +17,23 @@ impl DecodeError {
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
+            is_of_newer_version: false,
             source: None,
         }
+    }
+
+    /// Creates an error for a value that a newer version of its type has written.
+    pub(crate) fn of_newer_version(message: String) -> Self {
+        Self {
+            is_of_newer_version: true,
+            ..Self::new(message)
+        }
+    }
+
+    /// True if a newer version of the result type wrote the value, as during a rolling deploy: a process of the newer
+    /// build can read it.
+    pub fn is_of_newer_version(&self) -> bool {
+        self.is_of_newer_version
     }
 
     /// Adds the cause of the error.

@@ -21,7 +21,8 @@ use super::future::{Answer, TaskSwitch, Unanswered};
 use super::header::InvalidKeyHeader;
 use super::marks::{IDEMPOTENCY_TTL, IDEMPOTENT_REPLAYED, ttl};
 use super::stored;
-use crate::engine::typed::{self, ErrorCodec, ValueCodec};
+use crate::codec::value::ValueCodec;
+use crate::engine::typed::{self, ErrorCodec};
 use crate::engine::{Attempt, Finality};
 use crate::error::Error;
 use crate::key::{Key, RecordId};
@@ -110,9 +111,10 @@ where
                     |value: &FinalResponse<ResBody>, _, limit| {
                         stored::encode(value.encoded.as_deref(), limit)
                     },
-                    |payload, kept_for| {
-                        let mut value = stored::decode(payload).map(FinalResponse::replayed)?;
-                        set_ttl(value.response.headers_mut(), kept_for);
+                    |stored| {
+                        let mut value =
+                            stored::decode(stored.payload()).map(FinalResponse::replayed)?;
+                        set_ttl(value.response.headers_mut(), stored.kept_for());
                         Ok(value)
                     },
                 ),

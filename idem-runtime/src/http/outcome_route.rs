@@ -127,7 +127,9 @@ async fn answer(config: &Config, parts: &request::Parts) -> Result<Response<Byte
         .map_err(Refusal::Full)?;
     place.run().map_err(Refusal::Full)?;
     let operation = config.operation.clone();
-    let query = config.idem.outcome_by(operation, key, stored::decode);
+    let query = config
+        .idem
+        .outcome_by(operation, key, |stored| stored::decode(stored.payload()));
     let status = query.scope(&scope).attach(wait(config, parts)).await;
     drop(place);
     Ok(match status {

@@ -423,6 +423,12 @@ impl From<&Error> for Problem {
             Error::InvalidKey(error) => Self::of_key(*error),
             // The text contains only positions.
             Error::Fingerprint(error) => Self::new(ProblemKind::InvalidRequest, error.to_string()),
+            Error::Decode(error) if error.is_of_newer_version() => Self::new(
+                ProblemKind::Undecodable,
+                "the request was carried out before and will not be repeated; send it with the same key again to get its \
+                 response from a newer build of the service",
+            )
+            .retryable_after(soon),
             Error::Decode(_) => Self::new(
                 ProblemKind::Undecodable,
                 "the request was carried out before and will not be repeated; its stored response has an unknown format",

@@ -123,6 +123,26 @@ async fn reserved_word_as_borrowed_argument(fingerprint: u64) -> Result<u64, Err
     Ok(fingerprint)
 }
 
+fn first_to_second(first: u8) -> u16 {
+    first.into()
+}
+
+fn second_to_third<T: From<u16>>(second: u16) -> T {
+    second.into()
+}
+
+#[idempotent(key = key, ttl = "24h", version = 3, upgrade = [first_to_second, second_to_third::<u32>],
+             downgrade = u32::from_be)]
+async fn versions(key: &str) -> Result<u32, Error> {
+    Ok(key.len() as u32)
+}
+
+/// No result of version 1 is left.
+#[idempotent(key = key, ttl = "24h", version = 2, upgrade = _, name = NIGHTLY)]
+async fn first_is_gone(key: &str) -> Result<u32, Error> {
+    Ok(key.len() as u32)
+}
+
 const NIGHTLY: &str = "nightly";
 
 #[idempotent(key = constant(NIGHTLY), ttl = "20h", skip_all)]
@@ -142,6 +162,16 @@ struct Report {
 }
 
 impl Report {
+    fn first_to_second(first: u64) -> String {
+        first.to_string()
+    }
+
+    #[idempotent(key = self.id, ttl = "20h", name = "reports.make", version = 2, upgrade = Self::first_to_second,
+                 replay_err = ChargeError::Expired)]
+    async fn make(&self) -> Result<String, ChargeError> {
+        Ok(self.id.to_string())
+    }
+
     #[idempotent(key = fingerprint, ttl = "20h", name = "reports.send", fingerprint = self.id)]
     async fn send(&self) -> Result<(), Error> {
         Ok(())
@@ -228,6 +258,9 @@ fn given(idem: &Idem, key: &Key, settings: Settings, bank: Bank) {
     is_send(one_key_for_all(false));
     is_send(one_key_for_each_tenant("tenant"));
     is_send(Report { id: 3 }.send());
+    is_send(Report { id: 3 }.make());
+    is_send(versions("key"));
+    is_send(first_is_gone("key"));
     is_send(key_of_the_task(3));
     is_send(all_errors(String::new()));
     is_send(guards(&&3));

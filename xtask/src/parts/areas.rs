@@ -119,6 +119,7 @@ pub(super) const AREAS: &[Area] = &[
                 "keys::",
                 "records::",
                 "replay::",
+                "deploys::",
                 "outcome::",
                 "remember::",
                 "scopes::",

@@ -3,11 +3,11 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
-use syn::{Attribute, Meta, Type};
+use syn::{Attribute, ExprPath, Meta, Type};
 
 use crate::canonical::{Entry, encode_map};
 use crate::idempotent::duration::Duration;
-use crate::idempotent::model::{AfterCrash, Idempotent, OperationName, Request};
+use crate::idempotent::model::{AfterCrash, Idempotent, OperationName, Request, Versions};
 use crate::idempotent::params::Param;
 use crate::idempotent::tokens::{
     Extent, call_at, calls, checked, local, private, result_arguments,
@@ -61,13 +61,7 @@ impl Idempotent {
 
     /// Name that a constant gives. The compiler reports a constant of other types there.
     fn checked_name(&self, constant: &TokenStream) -> TokenStream {
-        let p = &private(Span::call_site());
-        let ret = self.shown_ret();
-        let returns = quote!(<#ret as #p::Returns>);
-        let stored = match &self.replay_err {
-            Some(_) => quote!(#returns::Err),
-            None => quote!(#p::NoError),
-        };
+        let (returns, stored) = self.stored_types();
         let at = Extent::of(constant);
         let name = quote_spanned!(at.last=> operation_name::<#returns::Ok, #stored, _>);
         call_at(at, &name, &quote_spanned!(at.last=> const { #constant }))
@@ -215,7 +209,16 @@ impl Idempotent {
     /// Codecs for the result. The compiler reports a missing bound at the user's type, and nowhere else.
     pub(super) fn codecs(&self) -> TokenStream {
         let (value, error) = result_extents(&self.ret);
-        let values = self.codec("stored_values", "Ok", value);
+        let values = match &self.versions {
+            Some(versions) => self.versioned_values(versions, value),
+            None => {
+                let values = self.codec("stored_values", "Ok", value);
+                match &self.name {
+                    Some(OperationName::Path(constant)) => self.values_of(constant, &values),
+                    Some(OperationName::Text(_)) | None => values,
+                }
+            }
+        };
         let errors = self.codec("call_errors", "Err", error);
         let stored = self.replay_err.as_ref().map(|_| {
             let stored = self.codec("stored_errors", "Err", error);
@@ -224,15 +227,116 @@ impl Idempotent {
         quote!(#values, #errors #stored)
     }
 
+    /// Codec of the values that the constant of the operation describes, which may have versions.
+    fn values_of(&self, constant: &TokenStream, values: &TokenStream) -> TokenStream {
+        let (returns, stored) = self.stored_types();
+        let at = Extent::of(constant);
+        let function = quote_spanned!(at.last=> values_of_operation::<#returns::Ok, #stored, _>);
+        let constant = quote_spanned!(at.last=> &const { #constant });
+        call_at(at, &function, &quote!(#values, #constant))
+    }
+
+    /// Codec of values with versions: reads each of them, and writes its own.
+    fn versioned_values(&self, versions: &Versions, at: Extent) -> TokenStream {
+        let p = &private(Span::call_site());
+        let stored = local("stored");
+        let own = versions.own;
+        let earlier = versions.upgrade.iter().zip(1_u32..);
+        let earlier = earlier.filter_map(|(first, version)| {
+            first.as_ref()?;
+            let later = versions.upgrade.iter().zip(1_u32..);
+            let chain = later.filter(|(_, it)| *it >= version);
+            let chain: Vec<_> = chain.filter_map(|(it, _)| it.as_ref()).collect();
+            let read = self.converted(&chain);
+            Some(quote!(#version => #read,))
+        });
+        let next = versions.downgrade.as_ref().and_then(|downgrade| {
+            let version = own.checked_add(1)?;
+            let read = self.converted(&[downgrade]);
+            Some(quote!(#version => #read,))
+        });
+        let decode = quote! {
+            |#stored| match #p::StoredResult::version(#stored) {
+                #own => #p::StoredResult::read(#stored),
+                #(#earlier)*
+                #next
+                _ => #p::unknown_version(#stored, #own),
+            }
+        };
+        self.codec_with("versioned_values", "Ok", at, &quote!(, #own), &decode)
+    }
+
+    /// Expression that reads a stored value with these functions, of which the last one returns the type of the value. The
+    /// compiler reports a function of another type where it was written.
+    fn converted(&self, chain: &[&ExprPath]) -> TokenStream {
+        let p = &private(Span::call_site());
+        let (returns, _) = self.stored_types();
+        let name = |index: usize| local(&format!("conversion{index}"));
+        let last = chain.len().saturating_sub(1);
+        let bindings = chain.iter().enumerate().rev().map(|(index, path)| {
+            let path = path.to_token_stream();
+            let at = Extent::of(&path);
+            let conversion = if index == last {
+                let function = quote_spanned!(at.last=> conversion::<_, #returns::Ok>);
+                call_at(at, &function, &path)
+            } else {
+                let next = name(index + 1);
+                let function = quote_spanned!(at.last=> conversion_before);
+                call_at(at, &function, &quote!(#next, #path))
+            };
+            let binding = name(index);
+            quote!(let #binding = #conversion;)
+        });
+        let stored = local("stored");
+        let first = name(0);
+        let at = chain.first().map_or_else(
+            || Extent::at(Span::call_site()),
+            |path| Extent::of(&path.to_token_stream()),
+        );
+        let function = quote_spanned!(at.last=> read_converted);
+        let read = call_at(at, &function, &quote!(#stored, #first));
+        let read = (1..chain.len()).fold(read, |read, index| {
+            let conversion = name(index);
+            quote!(#p::Result::map(#read, #conversion))
+        });
+        quote!({ #(#bindings)* #read })
+    }
+
+    /// The return type as `Returns`, and the type of the errors that are stored.
+    fn stored_types(&self) -> (TokenStream, TokenStream) {
+        let p = &private(Span::call_site());
+        let ret = self.shown_ret();
+        let returns = quote!(<#ret as #p::Returns>);
+        let stored = match &self.replay_err {
+            Some(_) => quote!(#returns::Err),
+            None => quote!(#p::NoError),
+        };
+        (returns, stored)
+    }
+
     fn codec(&self, function: &str, side: &str, at: Extent) -> TokenStream {
+        let none = TokenStream::new();
+        self.codec_with(function, side, at, &none, &none)
+    }
+
+    /// Codec with further type parameters and with arguments.
+    fn codec_with(
+        &self,
+        function: &str,
+        side: &str,
+        at: Extent,
+        parameters: &TokenStream,
+        arguments: &TokenStream,
+    ) -> TokenStream {
         let p = private(at.first);
         let ret = self.shown_ret();
         let function = format_ident!("{function}", span = at.first);
         let side = format_ident!("{side}", span = at.last);
         let open = quote_spanned!(at.first=> <);
         let close = quote_spanned!(at.last=> >::#side);
-        let function = quote_spanned!(at.first=> #function::<#open #ret as #p::Returns #close>);
-        call_at(at, &function, &TokenStream::new())
+        let function =
+            quote_spanned!(at.first=> #function::<#open #ret as #p::Returns #close #parameters>);
+        call_at(at, &function, arguments)
     }
 }
 

@@ -1,46 +1,12 @@
 //! Encoding of the user's values and errors.
 
-use std::time::Duration;
-
 use super::bounds::CallError;
-use crate::codec::{self, Codec, EncodeError, StoredValue};
+use crate::codec::value::ValueCodec;
+use crate::codec::version::StoredResult;
 use crate::engine::Attempt;
 use crate::engine::progress::SharedOutcome;
 use crate::error::{DecodeError, Error};
 use crate::record::{Outcome, Payload};
-
-/// Encoding of values of type `T`.
-///
-/// This type and [`ErrorCodec`] are the only places that require [`StoredValue`] and [`CallError`]. Generated code
-/// constructs one of each at the place of the user's type, so a missing bound is reported there, once, without
-/// follow-up errors.
-pub struct ValueCodec<T> {
-    encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
-    /// Decodes a value that is kept for this time.
-    decode: fn(&Payload, Option<Duration>) -> Result<T, DecodeError>,
-}
-
-impl<T> ValueCodec<T> {
-    /// Encodes values with their serde implementations.
-    pub const fn stored() -> Self
-    where
-        T: StoredValue,
-    {
-        Self {
-            encode: |value, codec, limit| codec.encode(value, limit),
-            decode: |payload, _| codec::decode(payload),
-        }
-    }
-
-    /// Encodes values with these functions. The last one is told for how long the value is kept.
-    #[cfg(feature = "http")]
-    pub(crate) const fn by(
-        encode: fn(&T, Codec, usize) -> Result<Payload, EncodeError>,
-        decode: fn(&Payload, Option<Duration>) -> Result<T, DecodeError>,
-    ) -> Self {
-        Self { encode, decode }
-    }
-}
 
 /// Conversion of a call's errors into type `E`, and the encoding of stored errors of that type.
 pub struct ErrorCodec<E> {
@@ -107,10 +73,12 @@ impl<T, E> Codecs<T, E> {
     pub(super) fn decode(&self, ended: &SharedOutcome) -> Result<Result<T, E>, Error> {
         match (&ended.outcome, &self.errors.stored) {
             (Outcome::Completed(payload), _) => {
-                Ok(Ok((self.values.decode)(payload, ended.kept_for)?))
+                let stored = StoredResult::new(payload, ended.kept_for);
+                Ok(Ok((self.values.decode)(stored)?))
             }
             (Outcome::Failed(payload), Some(errors)) => {
-                Ok(Err((errors.decode)(payload, ended.kept_for)?))
+                let stored = StoredResult::new(payload, ended.kept_for);
+                Ok(Err((errors.decode)(stored)?))
             }
             (Outcome::Failed(_), None) => Err(DecodeError::new(
                 "an error is stored, but the function no longer names it under `replay_err`",

@@ -7,10 +7,11 @@ use tokio::runtime::Handle as Runtime;
 use tracing::Instrument;
 
 use super::body::Running;
-use super::codecs::{Codecs, ErrorCodec, ValueCodec};
+use super::codecs::{Codecs, ErrorCodec};
 use super::context::{CallContext, CallReport};
 use super::ready_or::ReadyOr;
 use super::replay_noter::ReplayNoter;
+use crate::codec::value::ValueCodec;
 use crate::engine::claim::{CanReconcile, Claimed, Claimer};
 use crate::engine::install::default_engine;
 use crate::engine::prepared::Prepared;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use tracing::Instrument;
 
 use super::body::Running;
-use super::codecs::{Codecs, ErrorCodec, ValueCodec};
+use super::codecs::{Codecs, ErrorCodec};
 use super::context::CallContext;
 use super::entry::{EngineRef, Joins, prepare};
+use crate::codec::value::ValueCodec;
 use crate::engine::claim::{CanReconcile, Claimed, Claimer};
 use crate::engine::{Attempt, Call};
 use crate::error::Error;
