@@ -152,7 +152,7 @@ let app: Router = Router::new()
 //! - Authentication, decompression of requests, compression of responses, and layers that add headers to all responses.
 //! - **CORS.** A script in a browser can send a key only if the preflight allows the header, and can read only exposed
 //!   headers. With `CorsLayer` of tower-http: `.allow_headers([AUTHORIZATION, CONTENT_TYPE, IDEMPOTENCY_KEY])` and
-//!   `.expose_headers([IDEMPOTENT_REPLAYED, IDEMPOTENCY_TTL, IDEMPOTENT_STATUS, RETRY_AFTER])`.
+//!   `.expose_headers([IDEMPOTENT_REPLAYED, IDEMPOTENT_DERIVED, IDEMPOTENCY_TTL, IDEMPOTENT_STATUS, RETRY_AFTER])`.
 //! - **Request timeouts.** The client gets its timeout response, for example 408, while the handler runs to its end. A
 //!   retry gets 409 until then, and the stored response afterwards. Inside this layer, a timeout would cancel the
 //!   handler midway, and each retry would run it again.
@@ -315,6 +315,7 @@ mod admission;
 mod body;
 mod config;
 mod deadline;
+mod derived;
 mod drain;
 #[cfg(feature = "axum")]
 mod extract;
@@ -342,6 +343,7 @@ mod syntax;
 
 pub use self::body::Body;
 pub use self::deadline::Deadline;
+pub use self::derived::{StoredAs, StoredReply};
 pub use self::drain::Drain;
 #[cfg(feature = "axum")]
 pub use self::extract::{IdempotencyKey, KeyRejection, Lenient, Strict, Syntax};
@@ -351,7 +353,9 @@ pub use self::future::ResponseFuture;
 pub use self::handlers::{detached, documented_at, mark_replays, problem_response};
 pub use self::header::{IDEMPOTENCY_KEY, InvalidKeyHeader};
 pub use self::layer::{IdempotencyLayer, InvalidLayer, LayerBuilder};
-pub use self::marks::{IDEMPOTENCY_TTL, IDEMPOTENT_REPLAYED, IDEMPOTENT_STATUS};
+pub use self::marks::{
+    IDEMPOTENCY_TTL, IDEMPOTENT_DERIVED, IDEMPOTENT_REPLAYED, IDEMPOTENT_STATUS,
+};
 pub use self::outcome_route::OutcomeRoute;
 pub use self::policy_json::PolicyJson;
 pub use self::policy_page::PolicyPage;

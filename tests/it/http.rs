@@ -5,6 +5,7 @@ mod client;
 mod curl;
 mod cut;
 mod deadlines;
+mod derived;
 mod disconnects;
 mod extract;
 pub(crate) mod frames;

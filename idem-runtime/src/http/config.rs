@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::header::HeaderName;
 use http::{Method, Response};
 
+use super::derived::Derived;
 use super::drain::{Drain, Limits};
 use super::finality::FinalityRule;
 use super::fingerprint::Fingerprinted;
@@ -42,6 +43,8 @@ pub(super) struct Config {
     pub(super) finality: FinalityRule,
     pub(super) not_run: NotRun,
     pub(super) allowed: Allowed,
+    /// None if responses are stored whole.
+    pub(super) derived: Option<Derived>,
     pub(super) max_request_bytes: usize,
     pub(super) max_response_bytes: usize,
     pub(super) body_timeout: Duration,

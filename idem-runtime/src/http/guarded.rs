@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::future::poll_fn;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -16,11 +17,12 @@ use tower_service::Service;
 use super::admission::{Admission, AdmittedRequest, GuardedBy, content_length};
 use super::body::{Body, Read, Stopped, collect};
 use super::config::Config;
+use super::derived::{self, StoredAs, StoredReply};
 use super::finality::{self, Unrouted};
 use super::future::{Answer, TaskSwitch, Unanswered};
 use super::header::InvalidKeyHeader;
 use super::marks::{IDEMPOTENCY_TTL, IDEMPOTENT_REPLAYED, ttl};
-use super::stored;
+use super::stored::{self, Encoded, Stored};
 use crate::codec::value::ValueCodec;
 use crate::engine::typed::{self, ErrorCodec};
 use crate::engine::{Attempt, Finality};
@@ -47,7 +49,15 @@ type GuardedResult<ResBody, E> = Result<FinalResponse<ResBody>, NotStored<ResBod
 struct FinalResponse<ResBody: HttpBody> {
     response: Response<Body<ResBody>>,
     /// Stored form of the response. None if it is too long, was cut off, or is a replay.
-    encoded: Option<Vec<u8>>,
+    encoded: Option<Encoded>,
+    /// What the response to a retry is derived from; `response` is empty until then.
+    underived: Option<Box<Underived>>,
+}
+
+/// Value that is stored in the place of a response, with the status of the response.
+struct Underived {
+    status: StatusCode,
+    value: String,
 }
 
 /// Result of a request for which no response is stored.
@@ -109,7 +119,7 @@ where
                 call,
                 ValueCodec::by(
                     |value: &FinalResponse<ResBody>, _, limit| {
-                        stored::encode(value.encoded.as_deref(), limit)
+                        stored::encode(value.encoded.as_ref(), limit)
                     },
                     |stored| {
                         let mut value =
@@ -122,8 +132,17 @@ where
             );
             let mut running = match claim(claiming, &switch).await {
                 Ok(running) => running,
-                Err(outcome) => return answer(outcome, || config.record_of(*key?)),
+                Err(outcome) => {
+                    let outcome = match is_underived(&outcome) {
+                        // Boxed, because few layers derive responses.
+                        true => Box::pin(derive(outcome, &config, parts)).await,
+                        false => outcome,
+                    };
+                    return answer(outcome, || config.record_of(*key?));
+                }
             };
+            // The result of another call that took over may be a value.
+            let head = config.derived.is_some().then(|| Box::new(parts.clone()));
             let attempt = running.attempt();
             let record = attempt.record_id();
             parts.extensions.insert(attempt.clone());
@@ -148,7 +167,12 @@ where
                 NotStored::Service(error) if config.not_run.is(error) => Finality::Transient,
                 NotStored::Service(_) | NotStored::Refused(_) => Finality::Unknown,
             });
-            let outcome = finish.await;
+            let mut outcome = finish.await;
+            if let Some(head) = head
+                && is_underived(&outcome)
+            {
+                outcome = Box::pin(derive(outcome, &config, *head)).await;
+            }
             drop(permit);
             answer(outcome, || Some(record))
         }
@@ -224,6 +248,17 @@ where
     if let Some(ttl) = config.retention.of_response(&parts) {
         Box::pin(retain_for(attempt, ttl)).await;
     }
+    if let Some(derived) = &config.derived
+        && let StoredAs::Value(value) = derived.stored(&parts)
+    {
+        let encoded = stored::write_value(parts.status, &value);
+        set_ttl(&mut parts.headers, attempt.kept_for());
+        return Ok(FinalResponse {
+            response: Response::from_parts(parts, Body::passed(body)),
+            encoded: Some(encoded),
+            underived: None,
+        });
+    }
     let any_room = |_| Ok::<(), Infallible>(());
     // Boxed, because a body that was read in part goes to the client.
     let mut body = Box::pin(body);
@@ -240,6 +275,7 @@ where
             Ok(FinalResponse {
                 response: Response::from_parts(parts, Body::read(bytes, trailers)),
                 encoded,
+                underived: None,
             })
         }
         // The status says that the work is done. The handler must not run again, although its response is not stored.
@@ -260,6 +296,7 @@ fn not_stored<ResBody: HttpBody>(
     FinalResponse {
         response: Response::from_parts(parts, body),
         encoded: None,
+        underived: None,
     }
 }
 
@@ -289,7 +326,14 @@ async fn retain_for(attempt: &Attempt, ttl: Duration) {
 }
 
 impl<ResBody: HttpBody> FinalResponse<ResBody> {
-    fn replayed(stored: Response<Bytes>) -> Self {
+    fn replayed(stored: Stored) -> Self {
+        let (stored, underived) = match stored {
+            Stored::Response(response) => (response, None),
+            Stored::Value(status, value) => (
+                Response::default(),
+                Some(Box::new(Underived { status, value })),
+            ),
+        };
         let mut response = stored.map(Body::from);
         response
             .headers_mut()
@@ -297,6 +341,40 @@ impl<ResBody: HttpBody> FinalResponse<ResBody> {
         Self {
             response,
             encoded: None,
+            underived,
         }
     }
+}
+
+fn is_underived<ResBody: HttpBody, E>(outcome: &GuardedResult<ResBody, E>) -> bool {
+    matches!(outcome, Ok(replayed) if replayed.underived.is_some())
+}
+
+/// Derives the response to a retry, if a value is stored in its place.
+async fn derive<ResBody: HttpBody, E>(
+    outcome: GuardedResult<ResBody, E>,
+    config: &Config,
+    request: request::Parts,
+) -> GuardedResult<ResBody, E> {
+    let mut replayed = outcome?;
+    let Some(underived) = replayed.underived.take() else {
+        return Ok(replayed);
+    };
+    let Underived { status, value } = *underived;
+    let reply = StoredReply {
+        status,
+        value,
+        request,
+    };
+    replayed.response = match derived::derive(config.derived.as_ref(), reply).await? {
+        Ok(response) => {
+            let mut response = response.map(Body::from);
+            // The mark of a replay, and for how long the key is stored.
+            let marks = mem::take(replayed.response.headers_mut());
+            response.headers_mut().extend(marks);
+            response
+        }
+        Err(problem) => config.problem(problem),
+    };
+    Ok(replayed)
 }

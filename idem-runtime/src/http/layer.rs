@@ -10,6 +10,7 @@ use http::{Method, Response, Uri, request, response};
 use tower_layer::Layer;
 
 use super::config::{Config, NotRun, ProblemFormat};
+use super::derived::{Derived, StoredAs, StoredReply};
 use super::drain::{Drain, Limits};
 use super::finality::FinalityRule;
 use super::header::IDEMPOTENCY_KEY;
@@ -154,6 +155,7 @@ impl LayerBuilder {
                 finality: FinalityRule::default(),
                 not_run: NotRun::default(),
                 allowed: Allowed::default(),
+                derived: None,
                 max_request_bytes: 2 * 1024 * 1024,
                 body_timeout: Duration::from_secs(30),
                 limits: Limits {
@@ -260,6 +262,56 @@ impl LayerBuilder {
         of: impl Fn(&response::Parts) -> Option<Duration> + Send + Sync + 'static,
     ) -> Self {
         self.config.retention.by_response = Some(Arc::new(of));
+        self
+    }
+
+    /// Stores a value in the place of a response, and derives the response to a retry from it: for responses that hold a
+    /// secret, or that are outdated soon.
+    ///
+    /// `stored` sees the head of each final response, with the extensions that the handler has added. For
+    /// [`StoredAs::Value`], the store gets the status and the value, and nothing else of the response. Its body is not
+    /// held back and has no limit.
+    ///
+    /// `derive` gets the value and the head of the retry, and makes the response from the present state. It runs for each
+    /// retry, and for each request to the [outcome route](IdempotencyLayer::outcome_route). It must have no effect. The
+    /// first client got the response of the handler, so the two may differ. The header
+    /// [`Idempotent-Derived`](super::IDEMPOTENT_DERIVED) says so. If the function fails, the retry gets the problem
+    /// [`undecodable`](super::ProblemKind::Undecodable), which is retryable, and the handler does not run again.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::Response;
+    /// use idem_runtime::http::{LayerBuilder, StoredAs, StoredReply};
+    ///
+    /// /// Added by the handler: `response.extensions_mut().insert(ApiKeyId(7))`.
+    /// #[derive(Clone)]
+    /// struct ApiKeyId(u64);
+    ///
+    /// fn without_secrets(builder: LayerBuilder) -> LayerBuilder {
+    ///     builder.derive_replays(
+    ///         |response| match response.extensions.get() {
+    ///             Some(ApiKeyId(id)) => StoredAs::Value(id.to_string()),
+    ///             None => StoredAs::Response, // such as a 404
+    ///         },
+    ///         async |reply: StoredReply| {
+    ///             let shown = format!("key {}; its secret was shown once", reply.value);
+    ///             let mut response = Response::new(Bytes::from(shown));
+    ///             *response.status_mut() = reply.status;
+    ///             Ok::<_, std::convert::Infallible>(response)
+    ///         },
+    ///     )
+    /// }
+    /// ```
+    pub fn derive_replays<F, E>(
+        mut self,
+        stored: impl Fn(&response::Parts) -> StoredAs + Send + Sync + 'static,
+        derive: impl Fn(StoredReply) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Response<Bytes>, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.config.derived = Some(Derived::by(stored, derive));
         self
     }
 

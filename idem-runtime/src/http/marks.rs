@@ -11,6 +11,10 @@ use crate::engine::{Provenance, ResultSource};
 /// Response header that is `true` if the response is a stored one, and the handler did not run.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
+/// Response header that is `true` if the response to a retry was
+/// [derived](super::LayerBuilder::derive_replays) from the present state, and is not the first response.
+pub const IDEMPOTENT_DERIVED: HeaderName = HeaderName::from_static("idempotent-derived");
+
 /// Response header with the time, in whole seconds, for which the key of the request is stored from now on. A client that
 /// repeats the request with its key within this time gets the same answer, and must not repeat it later.
 ///

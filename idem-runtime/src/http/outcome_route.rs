@@ -15,10 +15,12 @@ use tower_service::Service;
 
 use super::body::Body;
 use super::config::Config;
+use super::deadline;
+use super::derived::{self, StoredReply};
 use super::marks::{IDEMPOTENT_STATUS, mark};
 use super::problem::{Problem, ProblemKind};
 use super::refusal::Refusal;
-use super::{deadline, stored};
+use super::stored::{self, Stored};
 use crate::engine::{KeyStatus, Provenance};
 use crate::error::Error;
 
@@ -133,7 +135,21 @@ async fn answer(config: &Config, parts: &request::Parts) -> Result<Response<Byte
     let status = query.scope(&scope).attach(wait(config, parts)).await;
     drop(place);
     Ok(match status {
-        Ok(KeyStatus::Ended(Ok(stored), provenance)) => found(stored, &provenance),
+        Ok(KeyStatus::Ended(Ok(Stored::Response(stored)), provenance)) => {
+            found(stored, &provenance)
+        }
+        Ok(KeyStatus::Ended(Ok(Stored::Value(status, value)), provenance)) => {
+            let reply = StoredReply {
+                status,
+                value,
+                request: parts.clone(),
+            };
+            match derived::derive(config.derived.as_ref(), reply).await {
+                Ok(Ok(response)) => found(response, &provenance),
+                Ok(Err(problem)) => config.problem(problem),
+                Err(error) => config.problem(error),
+            }
+        }
         Ok(KeyStatus::Ended(Err(never), _)) => match never {},
         Ok(KeyStatus::Running { .. }) => {
             let mut response = empty(StatusCode::ACCEPTED);

@@ -1,4 +1,5 @@
-//! Stored form of a response, `http/1`, and the list of headers that are stored.
+//! Stored form of a response, `http/1`, and the list of headers that are stored. A value in the place of a response has the
+//! form `http-value/1`: the status in three digits, CR LF, and the value.
 //!
 //! The form is readable for operators, like an HTTP/1 message: the status in three digits, a line `name: value` for each
 //! header, an empty line, and the body unchanged. Lines end in CR LF. A header value cannot contain CR LF, so every
@@ -14,6 +15,22 @@ use crate::record::Payload;
 
 /// Tag of the codec.
 const TAG: &str = "http/1";
+
+/// Tag of a value that is stored in the place of a response.
+const VALUE_TAG: &str = "http-value/1";
+
+/// Encoded form of what is stored.
+pub(super) struct Encoded {
+    tag: &'static str,
+    bytes: Vec<u8>,
+}
+
+/// Decoded form of what is stored.
+pub(super) enum Stored {
+    Response(Response<Bytes>),
+    /// The status of the response, and the value that is stored in its place.
+    Value(StatusCode, String),
+}
 
 /// Response headers that are stored by default:
 ///
@@ -67,7 +84,7 @@ const STORED: [HeaderName; 38] = [
 ];
 
 /// Response headers that are never stored, because they belong to one connection, one moment or one client.
-const NEVER: [HeaderName; 21] = [
+const NEVER: [HeaderName; 22] = [
     header::SET_COOKIE,
     header::DATE,
     header::AGE,
@@ -86,6 +103,7 @@ const NEVER: [HeaderName; 21] = [
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("set-cookie2"),
     super::marks::IDEMPOTENCY_TTL,
+    super::marks::IDEMPOTENT_DERIVED,
     super::marks::IDEMPOTENT_REPLAYED,
     super::marks::IDEMPOTENT_STATUS,
     super::header::IDEMPOTENCY_KEY,
@@ -120,7 +138,7 @@ impl Allowed {
     }
 
     /// Encodes a response.
-    pub(super) fn write(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
+    pub(super) fn write(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Encoded {
         let mut bytes = Vec::with_capacity(256 + body.len());
         bytes.extend_from_slice(status.as_str().as_bytes());
         bytes.extend_from_slice(b"\r\n");
@@ -134,31 +152,49 @@ impl Allowed {
         }
         bytes.extend_from_slice(b"\r\n");
         bytes.extend_from_slice(body);
-        bytes
+        Encoded { tag: TAG, bytes }
+    }
+}
+
+/// Encodes a value in the place of a response with this status.
+pub(super) fn write_value(status: StatusCode, value: &str) -> Encoded {
+    Encoded {
+        tag: VALUE_TAG,
+        bytes: format!("{}\r\n{value}", status.as_str()).into_bytes(),
     }
 }
 
 /// Wraps an encoded response for the store. Fails if there is none, or it exceeds the limit.
-pub(super) fn encode(encoded: Option<&[u8]>, limit: usize) -> Result<Payload, EncodeError> {
+pub(super) fn encode(encoded: Option<&Encoded>, limit: usize) -> Result<Payload, EncodeError> {
     match encoded {
-        Some(bytes) if bytes.len() <= limit => Ok(Payload {
-            codec: TAG.into(),
-            bytes: bytes.into(),
+        Some(Encoded { tag, bytes }) if bytes.len() <= limit => Ok(Payload {
+            codec: (*tag).into(),
+            bytes: bytes.as_slice().into(),
         }),
         _ => Err(EncodeError::TooLarge { limit }),
     }
 }
 
-/// Decodes a stored response.
-pub(super) fn decode(payload: &Payload) -> Result<Response<Bytes>, DecodeError> {
-    if payload.codec != TAG {
-        return Err(DecodeError::new(format!(
-            "the stored value is not an HTTP response, but `{}`: a function uses the layer's operation name; give the layer \
+/// Decodes a stored response, or the value in its place.
+pub(super) fn decode(payload: &Payload) -> Result<Stored, DecodeError> {
+    let stored = match &*payload.codec {
+        TAG => read(&payload.bytes).map(Stored::Response),
+        VALUE_TAG => read_value(&payload.bytes),
+        _ => {
+            return Err(DecodeError::new(format!(
+                "the stored value is not an HTTP response, but `{}`: a function uses the layer's operation name; give the layer \
              another name",
-            payload.codec.escape_default()
-        )));
-    }
-    read(&payload.bytes).ok_or_else(|| DecodeError::new("the stored HTTP response is malformed"))
+                payload.codec.escape_default()
+            )));
+        }
+    };
+    stored.ok_or_else(|| DecodeError::new("the stored HTTP response is malformed"))
+}
+
+fn read_value(mut rest: &[u8]) -> Option<Stored> {
+    let status = StatusCode::from_bytes(line(&mut rest)?).ok()?;
+    let value = std::str::from_utf8(rest).ok()?;
+    Some(Stored::Value(status, value.to_owned()))
 }
 
 fn read(mut rest: &[u8]) -> Option<Response<Bytes>> {
@@ -200,7 +236,23 @@ mod tests {
         });
         let status = StatusCode::from_u16(status).unwrap();
         let written = Allowed::default().write(status, &map.collect(), body);
-        decode(&encode(Some(&written), usize::MAX).unwrap()).unwrap()
+        match decode(&encode(Some(&written), usize::MAX).unwrap()).unwrap() {
+            Stored::Response(response) => response,
+            Stored::Value(..) => panic!("a response was written"),
+        }
+    }
+
+    #[test]
+    fn reads_back_a_value() {
+        for value in ["", "7", "\r\n\r\n", "läuft"] {
+            let written = write_value(StatusCode::CREATED, value);
+            let payload = encode(Some(&written), usize::MAX).unwrap();
+            assert_eq!(payload.codec, VALUE_TAG);
+            let Stored::Value(status, read) = decode(&payload).unwrap() else {
+                panic!("a value was written");
+            };
+            assert_eq!((status, &*read), (StatusCode::CREATED, value));
+        }
     }
 
     #[test]
@@ -256,11 +308,16 @@ mod tests {
             b"200\r\na\r\n\r\n",
             b"200\r\na b: c\r\n\r\n",
         ] {
-            let payload = Payload {
-                codec: TAG.into(),
-                bytes: bytes.into(),
-            };
-            assert!(decode(&payload).is_err(), "{}", bytes.escape_ascii());
+            for tag in [TAG, VALUE_TAG] {
+                let payload = Payload {
+                    codec: tag.into(),
+                    bytes: bytes.into(),
+                };
+                // All that follows the line with the status is the value.
+                let is_value = tag == VALUE_TAG && bytes.starts_with(b"200\r\n");
+                let decoded = decode(&payload).is_ok();
+                assert_eq!(decoded, is_value, "{}", bytes.escape_ascii());
+            }
         }
         let payload = Payload {
             codec: "json/1".into(),
