@@ -1,8 +1,9 @@
 //! The server's cost of a transition: statements, rows, log and scans, from the server's own statistics.
 
+use futures_util::future::join_all;
 use idem_runtime::record::Timestamp;
 use idem_runtime::store::{ClaimOutcome, Resolution};
-use idem_runtime::{PostgresStore, Store};
+use idem_runtime::{Call, Error, Idem, Key, PostgresStore, Store};
 use idem_tests::until;
 use sqlx::{ConnectOptions, Connection};
 
@@ -106,6 +107,46 @@ async fn a_first_call_is_two_statements_and_a_replay_one_that_writes_nothing() {
     let before = number(&pool, written).await;
     own(&store, &claim("new")).await;
     assert!(number(&pool, written).await > before);
+    database.drop().await;
+}
+
+/// Concurrent calls share statements and commits: a batch with a key for each item costs a few single calls.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: cargo xtask test runs it"]
+async fn a_batch_of_a_hundred_items_has_the_commits_of_three_calls() {
+    const BATCHES: i64 = 100;
+    const ITEMS: usize = 100;
+    /// Upper bound of the server's own transactions in the database, such as a vacuum.
+    const OTHERS: i64 = 100;
+    let database = Database::new().await;
+    let run = async |batches: i64, items: usize| {
+        let pool = database.pool(8).await;
+        let store = PostgresStore::new(pool.clone());
+        store.migrate().await.unwrap();
+        let idem = Idem::new(store);
+        for batch in 0..batches {
+            let calls = (0..items).map(|item| {
+                let key = Key::derive([format!("{items}-{batch}"), item.to_string()]);
+                let call = Call::new("invoices.send", &key, &item, HOUR);
+                let idem = &idem;
+                async move { idem.run(call, async || Ok::<_, Error>(item)).await }
+            });
+            let sent = join_all(calls).await;
+            let sent: Vec<_> = sent.into_iter().map(Result::unwrap).collect();
+            assert_eq!(sent, (0..items).collect::<Vec<_>>());
+        }
+        pool.close().await;
+        transactions(&database).await
+    };
+    let before = run(0, 0).await;
+    let one = run(BATCHES, 1).await;
+    let all = run(BATCHES, ITEMS).await;
+    let (one, all) = (one - before, all - one);
+    println!("{BATCHES} single calls: {one} commits, {BATCHES} batches of {ITEMS}: {all}");
+    assert!(
+        all <= 3 * one + OTHERS,
+        "{all} commits, and {one} for one item"
+    );
     database.drop().await;
 }
 
