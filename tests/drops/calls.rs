@@ -131,6 +131,18 @@ pub(crate) fn entries<H: AnyFixture>() -> Vec<Entry<H>> {
                     .await
             },
         ),
+        // The outcome is stored for a time of its own, which is another transition of the store.
+        Entry::new(
+            "run_remember",
+            "drops.remember",
+            Mode::Rerun,
+            |fixture: H, trace| async move {
+                let call = Call::new("drops.remember", &trace.key, "request", TTL);
+                let idem = &fixture.base().idem;
+                let call = call.remember(2 * TTL);
+                idem.run(call, async || Ok(trace.body().await)).await
+            },
+        ),
         Entry::new(
             "step",
             "drops.step",

@@ -7,8 +7,10 @@ use idem_runtime::error::StoreErrorKind;
 use idem_runtime::http::InvalidLayer;
 use idem_runtime::key::{Identity, Operation, RecordId};
 use idem_runtime::record::{Outcome, Payload};
-use idem_runtime::{Call, Key, Scope, Store as _};
+use idem_runtime::{Call, Key, Scope};
 use idem_tests::claims::{claim_of, end_lease, outcome, own};
+use idem_tests::on_stores;
+use idem_tests::places::shared;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -17,17 +19,24 @@ use super::*;
 
 const URL: &str = "/charges/outcome";
 
+on_stores! { [] shared: each_end_of_a_request_has_its_answer_on_each_store }
+
 /// Route whose requests wait until they may proceed, behind a layer with an outcome route.
-struct Bank {
+struct Bank<S: idem_runtime::Store = Store> {
     server: Server,
     effects: Effects,
-    idem: Idem<Store>,
+    idem: Idem<S>,
     may_proceed: Arc<Semaphore>,
 }
 
 impl Bank {
     async fn open(set: impl FnOnce(LayerBuilder) -> LayerBuilder) -> Self {
-        let idem = idem();
+        Self::open_on(idem(), set).await
+    }
+}
+
+impl<S: idem_runtime::Store> Bank<S> {
+    async fn open_on(idem: Idem<S>, set: impl FnOnce(LayerBuilder) -> LayerBuilder) -> Self {
         let scoping = scoped_by_extension::<User>();
         let builder = IdempotencyLayer::builder(&idem, "test.http", TTL, scoping);
         let layer = set(builder.outcome_url(URL)).build().unwrap();
@@ -206,6 +215,35 @@ async fn a_key_of_another_principal_is_as_unknown_as_one_that_was_never_used() {
 #[tokio::test]
 async fn each_end_of_a_request_has_its_answer() {
     let bank = Bank::open(LayerBuilder::refuse).await;
+    each_end_has_its_answer(&bank).await;
+    let store = bank.idem.store();
+    // It passes by itself, and is retried. The next one does not.
+    store.fail_before(Op::Get, 1);
+    bank.ask("never").await.problem(404, "no-outcome");
+    store.next(Op::Get, Fault::FailBefore(StoreErrorKind::Corrupt));
+    bank.ask("never").await.problem(503, "store-unavailable");
+    assert_eq!(bank.effects.count(), 0);
+}
+
+async fn each_end_of_a_request_has_its_answer_on_each_store(store: Arc<dyn idem_runtime::Store>) {
+    let bank = Bank::open_on(Idem::new(store), LayerBuilder::refuse).await;
+    each_end_has_its_answer(&bank).await;
+    own(bank.idem.store(), &claim_of(identity("running"))).await;
+    let running = bank.ask("running").await;
+    assert_eq!((running.status, running.body.len()), (202, 0));
+
+    let first = bank.charge("charged").await;
+    let asked = bank.ask("charged").await;
+    assert_eq!((asked.status, &asked.body), (200, &first.body));
+    assert_eq!(asked.header("idempotent-status"), Some("201"));
+    assert!(asked.is_replayed() && ttl(&asked) <= Some(TTL.as_secs()));
+    bank.ask_as("token-of-bob", "charged")
+        .await
+        .problem(404, "no-outcome");
+    assert_eq!(bank.effects.count(), 1);
+}
+
+async fn each_end_has_its_answer<S: idem_runtime::Store>(bank: &Bank<S>) {
     let store = bank.idem.store();
     let own = async |key| own(store, &claim_of(identity(key))).await;
     store.interrupt(&own("interrupted").await).await.unwrap();
@@ -239,12 +277,6 @@ async fn each_end_of_a_request_has_its_answer() {
     ] {
         bank.ask(key).await.problem(status, slug);
     }
-    // It passes by itself, and is retried. The next one does not.
-    store.fail_before(Op::Get, 1);
-    bank.ask("never").await.problem(404, "no-outcome");
-    store.next(Op::Get, Fault::FailBefore(StoreErrorKind::Corrupt));
-    bank.ask("never").await.problem(503, "store-unavailable");
-    assert_eq!(bank.effects.count(), 0);
 }
 
 /// What a layer says is the time that holds: the response's own, and that of a replay from the cache of the process.
