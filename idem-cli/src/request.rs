@@ -81,6 +81,12 @@ impl fmt::Display for Comparison {
         }
         if !members.added.is_empty() {
             write!(f, "\nOnly this request has: {}.", names(&members.added))?;
+            if members.count() == members.added.len() {
+                f.write_str(
+                    " If a new build has added it to the request type, make it an `Option`, or write \
+                     `#[fingerprint(default)]`: a request without it keeps its fingerprint.",
+                )?;
+            }
         }
         match members.removed {
             0 if members.count() == 0 => f.write_str(

@@ -98,6 +98,16 @@ pub(super) async fn members_that_differ_are_named(place: Place) {
         ],
     );
     assert!(!told.out.contains("bob"), "{told:?}");
+    // A member more, and nothing else: a deploy may have added it.
+    let added = r#"{"letter": {"to": "ann", "cents": 1050, "note": "x", "copy": 1}}"#;
+    compare(added, &[]).expect(
+        0,
+        &[
+            "Only this request has: `letter.copy`. If a new build has added it",
+            "#[fingerprint(default)]",
+        ],
+    );
+    assert!(!told.out.contains("fingerprint(default)"), "{told:?}");
     let told = compare(request, &["--json"]).expect(0, &[]);
     let told: serde_json::Value = serde_json::from_str(&told.out).unwrap();
     assert_eq!(told["request"], "different");
