@@ -193,6 +193,24 @@ fn recover_with() {
 }
 
 #[test]
+fn versions() {
+    check(
+        r#"key = key, ttl = "1d", version = 4, upgrade = [_, second_to_third, Receipt::of_third], downgrade = to_fourth"#,
+        "async fn place(key: &str) -> Result<Receipt, OrderError> { order(key).await }",
+        &expect_file!["snapshots/versions.rs"],
+    );
+}
+
+#[test]
+fn name_is_a_constant() {
+    check(
+        r#"key = key, ttl = "1d", name = PLACE"#,
+        "async fn place(key: &str) -> Result<Receipt, OrderError> { order(key).await }",
+        &expect_file!["snapshots/name_is_a_constant.rs"],
+    );
+}
+
+#[test]
 fn transaction() {
     check(
         r#"key = order.id, ttl = "24h", name = "orders.place", store = self.idem, tx = tx, attempt = attempt,
