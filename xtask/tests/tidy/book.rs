@@ -53,7 +53,14 @@ fn each_rust_block_is_compiled() {
     // The pages about the design and the contract of stores show pieces of code.
     let pieces = ["docs/design/", "docs/writing-a-store.md"];
     let whole = pages.filter(|page| !pieces.iter().any(|it| page.path.starts_with(it)));
+    let whole = whole.filter(|page| !is_tested_by_its_crate(&files, page));
     check(whole, |page| uncompiled(&tests, page));
+
+    let readme = File::new("a/README.md", "```rust\n```\n");
+    let lib = |text: &str| vec![File::new("a/src/lib.rs", text)];
+    let included = lib("#[doc = include_str!(\"../README.md\")]");
+    assert!(is_tested_by_its_crate(&included, &readme));
+    assert!(!is_tested_by_its_crate(&lib("//! A"), &readme));
 
     let page = |text: &str| File::new("docs/book/src/a.md", text);
     assert_eq!(uncompiled("", &page("```rust,no_run\n```\n")).len(), 1);
@@ -63,6 +70,15 @@ fn each_rust_block_is_compiled() {
         uncompiled("\"src/a.md\"", &page("```rust,ignore\n```\n")).len(),
         1
     );
+}
+
+/// True for the README of a crate that compiles it among its own doc tests, because only that crate has the dependencies.
+fn is_tested_by_its_crate(files: &[File], page: &File) -> bool {
+    let folder = page.path.strip_suffix("README.md").unwrap_or_default();
+    let lib = format!("{folder}src/lib.rs");
+    let mut files = files.iter();
+    !folder.is_empty()
+        && files.any(|it| it.path == lib && it.text.contains("include_str!(\"../README.md\")"))
 }
 
 /// Rust blocks of a page that no doc test compiles. `tests` has the names of the pages that doc tests include.
