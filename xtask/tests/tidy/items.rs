@@ -7,7 +7,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::{File, check, repository};
 
 /// Crates whose texts reach users, each with the crates whose items the texts may name.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("idem-store/src/", &["idem-store/src/", "idem-runtime/src/"]),
     ("idem-runtime/src/", RUNTIME),
     ("idem-macros/src/", RUNTIME),
@@ -15,6 +15,10 @@ const CRATES: [(&str, &[&str]); 8] = [
     (
         "idem-console/src/",
         &["idem-console/src/", "idem-runtime/src/", "idem-store/src/"],
+    ),
+    (
+        "idem-dynamodb/src/",
+        &["idem-dynamodb/src/", "idem-runtime/src/", "idem-store/src/"],
     ),
     (
         "idem-lambda/src/",
