@@ -1,5 +1,5 @@
-//! Packages of other languages: the clients with which the tests send requests, what checks pages, and the libraries of a benchmark. They are
-//! private ones, or the ones that the caller names.
+//! Packages of other languages: the clients with which the tests send requests, what checks pages, emulators, and the
+//! libraries of a benchmark. They are private ones, or the ones that the caller names.
 
 use std::path::{Path, PathBuf};
 
@@ -33,6 +33,22 @@ pub(crate) const AXE: Environment = Environment {
     variable: "IDEM_TEST_AXE",
     folder: "axe",
     requirements: "examples/tests/page/axe",
+    ..CLIENTS
+};
+
+/// Emulator of DynamoDB in npm, for the tests of its store.
+pub(crate) const DYNALITE: Environment = Environment {
+    variable: "IDEM_TEST_DYNALITE",
+    folder: "emulators-npm",
+    requirements: "idem-dynamodb/tests/emulators",
+    ..CLIENTS
+};
+
+/// Emulator of DynamoDB in Python, for the same tests.
+pub(crate) const MOTO: Environment = Environment {
+    variable: "IDEM_TEST_MOTO",
+    folder: "emulators-python",
+    requirements: "idem-dynamodb/tests/emulators/requirements.txt",
     ..CLIENTS
 };
 

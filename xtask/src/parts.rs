@@ -67,6 +67,8 @@ pub(crate) enum Need {
     Python,
     /// The rules of accessibility, which npm installs.
     Axe,
+    /// Emulators of DynamoDB, which npm and pip install.
+    DynamoDb,
     /// The installed programs of all servers, for tests that start their own.
     Programs,
 }
@@ -98,6 +100,7 @@ impl Need {
             // Python's and npm's packages and newest releases are no packages of the machine.
             Self::Python
             | Self::Axe
+            | Self::DynamoDb
             | Self::MySql
             | Self::MySqlGroup
             | Self::Valkey
@@ -108,7 +111,7 @@ impl Need {
 }
 
 use self::Need::{
-    Axe, Etcd, MariaDb, MySql, Nats, Newest, Postgres, Programs, Python, RabbitMq, Redis,
+    Axe, DynamoDb, Etcd, MariaDb, MySql, Nats, Newest, Postgres, Programs, Python, RabbitMq, Redis,
     RedisCluster,
 };
 
@@ -231,6 +234,13 @@ pub(crate) const PARTS: &[Part] = &[
         about: "HTTP clients over a network that loses requests and replies",
         work: target(&["clients"]),
         needs: &[Postgres, Python],
+        lane: 1,
+    },
+    Part {
+        name: "dynamodb",
+        about: "the store on DynamoDB: the case table, costs, rights and time, on two emulators",
+        work: package("idem-dynamodb"),
+        needs: &[DynamoDb],
         lane: 1,
     },
     Part {
@@ -475,7 +485,7 @@ mod tests {
         assert_eq!(names, PARTS.iter().map(|it| it.name).collect::<Vec<_>>());
         assert!(whole.iter().all(|(_, filter)| filter.is_empty()));
         let servers = [Postgres, MariaDb, MySql, Redis, RedisCluster, Etcd];
-        let others = [RabbitMq, Nats, Python, Programs];
+        let others = [RabbitMq, Nats, Python, DynamoDb, Programs];
         assert!(servers.iter().chain(&others).all(|it| needs.contains(it)));
     }
 

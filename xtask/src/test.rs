@@ -130,7 +130,12 @@ fn mark(
         .map(|(server, version, set)| format!("{server} {version} ({})", set.name()))
         .collect();
     let mut other: Vec<_> = versions.iter().map(String::as_str).collect();
-    let is_of_server = |it: &Need| !matches!(it, Need::Python | Need::Axe | Need::Programs);
+    let is_of_server = |it: &Need| {
+        !matches!(
+            it,
+            Need::Python | Need::Axe | Need::DynamoDb | Need::Programs
+        )
+    };
     if !part.needs.iter().any(is_of_server) {
         other.push(sources);
     }
@@ -397,34 +402,39 @@ fn skipped(run: &Run) -> Vec<&'static str> {
     all.flat_map(|tests| ["--skip", tests]).collect()
 }
 
-/// Servers and HTTP clients for the tests.
+/// Servers, HTTP clients and emulators for the tests.
 pub(crate) struct Fixtures {
     servers: Servers,
-    python: Option<String>,
-    axe: Option<String>,
+    /// Variables that name installed packages of other languages.
+    packages: Vec<(&'static str, String)>,
 }
 
 impl Fixtures {
     /// Installs and starts what is needed, and sets its variables for all later steps.
     pub(crate) fn of(run: &mut Run, needs: &[Need], set: Set) -> anyhow::Result<Self> {
-        let python = match needs.contains(&Need::Python) {
-            true => Some(run.step("clients", |sh| clients::python(sh, &clients::CLIENTS))?),
-            false => None,
-        };
-        let axe = match needs.contains(&Need::Axe) {
-            true => Some(run.step("axe", |sh| clients::npm(sh, &clients::AXE))?),
-            false => None,
-        };
-        let is_of_machine = |it: &Need| !matches!(it, Need::Python | Need::Axe);
-        let servers = match needs.iter().any(is_of_machine) {
+        let mut packages = Vec::new();
+        if needs.contains(&Need::Python) {
+            let python = run.step("clients", |sh| clients::python(sh, &clients::CLIENTS))?;
+            packages.push((clients::CLIENTS.variable, python));
+        }
+        if needs.contains(&Need::DynamoDb) {
+            let (moto, dynalite) = run.step("emulators", |sh| {
+                let moto = clients::python(sh, &clients::MOTO)?;
+                Ok((moto, clients::npm(sh, &clients::DYNALITE)?))
+            })?;
+            packages.push((clients::MOTO.variable, moto));
+            packages.push((clients::DYNALITE.variable, dynalite));
+        }
+        if needs.contains(&Need::Axe) {
+            let axe = run.step("axe", |sh| clients::npm(sh, &clients::AXE))?;
+            packages.push((clients::AXE.variable, axe));
+        }
+        let is_installed = |it: &Need| [Need::Python, Need::DynamoDb, Need::Axe].contains(it);
+        let servers = match needs.iter().any(|it| !is_installed(it)) {
             true => run.step("servers", |sh| Servers::start(sh, needs, set))?,
             false => Servers::none(),
         };
-        let all = Self {
-            servers,
-            python,
-            axe,
-        };
+        let all = Self { servers, packages };
         for (name, value) in all.variables() {
             run.set_var(name, value);
         }
@@ -440,12 +450,8 @@ impl Fixtures {
     }
 
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let python = self
-            .python
-            .as_deref()
-            .map(|it| (clients::CLIENTS.variable, it));
-        let axe = self.axe.as_deref().map(|it| (clients::AXE.variable, it));
-        self.servers.variables().chain(python).chain(axe)
+        let packages = self.packages.iter().map(|(name, value)| (*name, &**value));
+        self.servers.variables().chain(packages)
     }
 }
 
