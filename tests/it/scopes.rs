@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_runtime::error::StoreErrorKind;
-use idem_runtime::key::RecordId;
+use idem_runtime::key::{Operation, RecordId};
 use idem_runtime::operator::{ErasedScope, ScopeErasure};
 use idem_runtime::record::{Record, RecordState};
 use idem_runtime::store::{
@@ -130,10 +130,7 @@ async fn a_key_is_found_in_every_operation_of_the_service(store: Arc<dyn Store>)
     let noted = async || idem.records().operations().await.unwrap();
     idem_tests::until(async || noted().await.len() == 3).await;
     let names: Vec<_> = noted().await;
-    let names: Vec<_> = names
-        .iter()
-        .map(idem_runtime::key::Operation::as_str)
-        .collect();
+    let names: Vec<_> = names.iter().map(Operation::as_str).collect();
     assert_eq!(names, ["charges.create", "letters.post", "refunds.create"]);
 
     let records = idem.records();
@@ -166,7 +163,7 @@ async fn a_short_process_notes_its_operations_before_it_ends(store: Arc<dyn Stor
     }
     idem.records().note_operations().await.unwrap();
     let names = idem.records().operations().await.unwrap();
-    let names: Vec<_> = names.iter().map(|it| it.as_str()).collect();
+    let names: Vec<_> = names.iter().map(Operation::as_str).collect();
     assert_eq!(names, ["charges.create", "letters.post"]);
 }
 
