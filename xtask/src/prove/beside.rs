@@ -8,7 +8,7 @@ use xshell::{Shell, cmd};
 use crate::run::Run;
 
 /// Commit of the earlier build, whose stored formats are those of this release.
-const EARLIER: &str = "c4c4d9655db1a84d6744bae3d822182c7b81d7a8";
+const EARLIER: &str = "31f6a01959c9670d691b0181e72be61528337628";
 
 /// Builds the crash program of the earlier commit, and runs its workers beside those of the current one on each store.
 pub(crate) fn beside(run: &mut Run) -> anyhow::Result<()> {
