@@ -1,7 +1,7 @@
 BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;
 SELECT pg_advisory_xact_lock(1768187245);
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL);
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (1, (extract(epoch FROM now()) * 1000000)::bigint);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL, compatible_since bigint);
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (1, 1, (extract(epoch FROM now()) * 1000000)::bigint);
 
 -- Records of idempotent calls. Times are in microseconds since 1970-01-01 UTC, by the database's clock. Durations are
 -- in microseconds. A store with another table name replaces every "idem_records" below by that name. A store with a
@@ -139,8 +139,8 @@ COMMIT;
 
 BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;
 SELECT pg_advisory_xact_lock(1768187245);
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL);
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (2, (extract(epoch FROM now()) * 1000000)::bigint);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL, compatible_since bigint);
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (2, 2, (extract(epoch FROM now()) * 1000000)::bigint);
 
 -- Attempts of calls, for operators: who made them, and how they ended. Processes of the version before leave these
 -- columns null. Adding a column without a default rewrites no row.
@@ -195,8 +195,8 @@ COMMIT;
 
 BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;
 SELECT pg_advisory_xact_lock(1768187245);
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL);
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (3, (extract(epoch FROM now()) * 1000000)::bigint);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL, compatible_since bigint);
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (3, 3, (extract(epoch FROM now()) * 1000000)::bigint);
 
 -- Audit of manual changes: who changed which records, and why. Entries outlive their records, and no process changes or
 -- deletes them. The index finds the entries of one record; all others are read by number, the newest first.
@@ -224,8 +224,8 @@ COMMIT;
 
 BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;
 SELECT pg_advisory_xact_lock(1768187245);
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL);
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (4, (extract(epoch FROM now()) * 1000000)::bigint);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL, compatible_since bigint);
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (4, 4, (extract(epoch FROM now()) * 1000000)::bigint);
 
 -- Fails with a division by zero if other code has left a transaction open on the connection, and returns true otherwise.
 -- The store's other statements contain this condition. A claim calls it as a function, and only if it inserts: the server
@@ -280,8 +280,8 @@ COMMIT;
 
 BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;
 SELECT pg_advisory_xact_lock(1768187245);
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL);
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (5, (extract(epoch FROM now()) * 1000000)::bigint);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL, compatible_since bigint);
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (5, 5, (extract(epoch FROM now()) * 1000000)::bigint);
 
 -- Time for which the payload of a record is kept, if it is shorter than the retention. Processes of the version before leave
 -- the column null. Adding a column without a default rewrites no row.
@@ -291,8 +291,8 @@ COMMIT;
 
 BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;
 SELECT pg_advisory_xact_lock(1768187245);
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL);
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (6, (extract(epoch FROM now()) * 1000000)::bigint);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL, compatible_since bigint);
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (6, 6, (extract(epoch FROM now()) * 1000000)::bigint);
 
 -- Names of the operations that had records. Scope, operation and key give the id of a record, so that an operator finds a
 -- key in all operations without an index. Each process writes the name of an operation once.
@@ -304,8 +304,23 @@ COMMIT;
 
 BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;
 SELECT pg_advisory_xact_lock(1768187245);
-CREATE TABLE IF NOT EXISTS "idem_outbox_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL);
-INSERT INTO "idem_outbox_migrations" (version, applied_at) VALUES (1, (extract(epoch FROM now()) * 1000000)::bigint);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL, compatible_since bigint);
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (7, 6, (extract(epoch FROM now()) * 1000000)::bigint);
+
+-- Hashes of the content that a manual change replaced and stored, and the user of the database who made it. Entries of the
+-- versions before have none. Adding a column without a default rewrites no row.
+--
+-- Compatible since version 6.
+ALTER TABLE "idem_records_audit" ADD COLUMN IF NOT EXISTS old_value bytea;
+ALTER TABLE "idem_records_audit" ADD COLUMN IF NOT EXISTS new_value bytea;
+ALTER TABLE "idem_records_audit" ADD COLUMN IF NOT EXISTS database_user text;
+
+COMMIT;
+
+BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;
+SELECT pg_advisory_xact_lock(1768187245);
+CREATE TABLE IF NOT EXISTS "idem_outbox_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL, compatible_since bigint);
+INSERT INTO "idem_outbox_migrations" (version, compatible_since, applied_at) VALUES (1, 1, (extract(epoch FROM now()) * 1000000)::bigint);
 
 -- Messages that wait for a relay. Times are in microseconds since 1970-01-01 UTC, by the database's clock. An outbox
 -- with another table name replaces every "idem_outbox" below by that name. An outbox with a schema sets the search path
@@ -348,8 +363,8 @@ COMMIT;
 
 BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE;
 SELECT pg_advisory_xact_lock(1768187245);
-CREATE TABLE IF NOT EXISTS "idem_outbox_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL);
-INSERT INTO "idem_outbox_migrations" (version, applied_at) VALUES (2, (extract(epoch FROM now()) * 1000000)::bigint);
+CREATE TABLE IF NOT EXISTS "idem_outbox_migrations" (version bigint NOT NULL PRIMARY KEY, applied_at bigint NOT NULL, compatible_since bigint);
+INSERT INTO "idem_outbox_migrations" (version, compatible_since, applied_at) VALUES (2, 2, (extract(epoch FROM now()) * 1000000)::bigint);
 
 -- Audit of manual changes of parked messages: who requeued or discarded which message, and why. No process changes or
 -- deletes entries. They are read by number, the newest first.
@@ -370,16 +385,16 @@ COMMIT;
 
 -- Rows. The times are relative to the load, see README.md.
 INSERT INTO "idem_outbox" ("id", "message_key", "topic", "ordering_key", "payload", "headers", "state", "attempt", "claim_id", "due_at", "enqueued_at", "parked_at", "purge_after", "last_error") OVERRIDING SYSTEM VALUE VALUES
-(1, 'm-1', 'order.placed', NULL, '{"order":7,"text":"Käse ''n'' Brot","number":1}', NULL, 'waiting', 0, NULL, <t:0m@70>, <t:0m@70>, NULL, NULL, NULL),
-(2, 'm-2', 'order.placed', 'order ''7''', '{"order":7,"text":"Käse ''n'' Brot","number":2}', E'{"trace":"00-ab \\"c\\""}', 'waiting', 0, NULL, <t:0m@71>, <t:0m@71>, NULL, NULL, NULL),
-(3, 'm-3', 'order.placed', 'order ''7''', '{"order":7,"text":"Käse ''n'' Brot","number":3}', NULL, 'waiting', 0, NULL, <t:0m@72>, <t:0m@72>, NULL, NULL, NULL),
-(4, 'delivered', 'order.handled', NULL, '"delivered"', NULL, 'delivered', 1, NULL, NULL, <t:0m@73>, NULL, <t:525600m@74>, NULL),
-(5, 'parked', 'order.handled', NULL, '"parked"', NULL, 'parked', 1, NULL, NULL, <t:0m@75>, <t:0m@76>, NULL, 'no stamps'),
-(6, 'requeued', 'order.handled', NULL, '"requeued"', NULL, 'waiting', 0, NULL, <t:0m@81>, <t:0m@77>, NULL, NULL, 'no stamps');
+(1, 'm-1', 'order.placed', NULL, '{"order":7,"text":"Käse ''n'' Brot","number":1}', NULL, 'waiting', 0, NULL, <t:0m@81>, <t:0m@81>, NULL, NULL, NULL),
+(2, 'm-2', 'order.placed', 'order ''7''', '{"order":7,"text":"Käse ''n'' Brot","number":2}', E'{"trace":"00-ab \\"c\\""}', 'waiting', 0, NULL, <t:0m@82>, <t:0m@82>, NULL, NULL, NULL),
+(3, 'm-3', 'order.placed', 'order ''7''', '{"order":7,"text":"Käse ''n'' Brot","number":3}', NULL, 'waiting', 0, NULL, <t:0m@83>, <t:0m@83>, NULL, NULL, NULL),
+(4, 'delivered', 'order.handled', NULL, '"delivered"', NULL, 'delivered', 1, NULL, NULL, <t:0m@84>, NULL, <t:525600m@85>, NULL),
+(5, 'parked', 'order.handled', NULL, '"parked"', NULL, 'parked', 1, NULL, NULL, <t:0m@86>, <t:0m@87>, NULL, 'no stamps'),
+(6, 'requeued', 'order.handled', NULL, '"requeued"', NULL, 'waiting', 0, NULL, <t:0m@92>, <t:0m@88>, NULL, NULL, 'no stamps');
 SELECT setval(pg_get_serial_sequence('"idem_outbox"', 'id'), (SELECT max("id") FROM "idem_outbox"));
 INSERT INTO "idem_outbox_audit" ("entry", "made_at", "actor", "reason", "action", "message_key", "topic", "ordering_key", "attempt", "enqueued_at") OVERRIDING SYSTEM VALUE VALUES
-(1, <t:0m@81>, 'ann@desk', 'asked the bank: ''not charged''', 'requeued', 'requeued', 'order.handled', NULL, 1, <t:0m@77>),
-(2, <t:0m@82>, 'ann@desk', 'asked the bank: ''not charged''', 'discarded', 'discarded', 'order.handled', NULL, 1, <t:0m@79>);
+(1, <t:0m@92>, 'ann@desk', 'asked the bank: ''not charged''', 'requeued', 'requeued', 'order.handled', NULL, 1, <t:0m@88>),
+(2, <t:0m@93>, 'ann@desk', 'asked the bank: ''not charged''', 'discarded', 'discarded', 'order.handled', NULL, 1, <t:0m@90>);
 SELECT setval(pg_get_serial_sequence('"idem_outbox_audit"', 'entry'), (SELECT max("entry") FROM "idem_outbox_audit"));
 INSERT INTO "idem_records" ("id", "scope", "operation", "idempotency_key", "fingerprint", "state", "claim_id", "fencing_token", "attempt", "lease_until", "retention", "on_crash", "codec", "payload", "first_claimed_at", "ended_at", "purge_after", "owner", "attempt_began_at", "history", "members", "payload_for") VALUES
 ('\x00bf58660378a8028cf92552dda5d6a067d50c2e89a85e2828de7cedaa296435', '', 'charges.create', 'lapsed-after-steps', '\x01000000004b4bacdb55067f68ab8b0edb1be62705bed205fa74c316f76687cd22d642c3e1', 'running', '\x00bf58660378a8028cf92552dda5d6a0', <t:0m@30>, 1, <t:0m@33>, 31536000000000, 'rerun', NULL, NULL, <t:0m@30>, NULL, <t:527040m@30>, 'web-1', NULL, NULL, NULL, NULL),
@@ -395,7 +410,7 @@ INSERT INTO "idem_records" ("id", "scope", "operation", "idempotency_key", "fing
 ('\x4852a35f9400ef5ea45c300a169e9214ff324c73c1e5296848411bf589b4fce2', '', 'charges.create', 'remembered', '\x0100000000f60bda7137620f5b780bbee2534f7655c0d1cad23943a9e048c029b89e6fc9fa', 'completed', '\x4852a35f9400ef5ea45c300a169e9214', <t:0m@11>, 1, <t:1440m@11>, 63072000000000, 'rerun', 'json/1', '\x7b226e756d626572223a22722d72656d656d6265726564222c2263656e7473223a31383434363734343037333730393535313631352c2272617465223a302e312c226c696e6573223a5b5b22746561222c2d335d2c5b224bc3a4736520276e27205c2242726f745c22222c305d5d2c226e6f7465223a6e756c6c7d', <t:0m@11>, <t:0m@12>, <t:525600m@12>, 'web-1', NULL, NULL, NULL, 31536000000000),
 ('\x54f19120aada433253395063e24daf65225ebc027d7584defd3276b470b93586', '', 'charges.create', 'completed-cbor', '\x0100000000b1e8c0a6253d1c44efe9c0cca2aac355bde7f4c03907dc980cb0d346558ad9c4', 'completed', '\x54f19120aada433253395063e24daf65', <t:0m@3>, 1, <t:1440m@3>, 31536000000000, 'rerun', 'cbor/1', '\xa5666e756d62657270722d636f6d706c657465642d63626f726563656e74731bffffffffffffffff6472617465fb3fb999999999999a656c696e65738282637465612282704bc3a4736520276e27202242726f742200646e6f7465f6', <t:0m@3>, <t:0m@4>, <t:527040m@3>, 'web-1', NULL, NULL, NULL, NULL),
 ('\x6558b1aaa0a44e531ab8cbc610045ddfbe1c517853c7f059f89e92a143388a4e', '', 'charges.create', 'lapsed-refuse', '\x0100000000b626d9ab6304cb420c5019fff6d49bd0cdb43f1152e22ae91fe9dd8ccc248143', 'running', '\x6558b1aaa0a44e531ab8cbc610045ddf', <t:0m@28>, 1, <t:0m@28>, 31536000000000, 'refuse', NULL, NULL, <t:0m@28>, NULL, <t:525600m@28>, 'web-1', NULL, NULL, NULL, NULL),
-('\x730040553ae139b84195c0f2f8ef70f0fa955d0b8f6388a9eac809815d7050bc', '', 'charges.create', 'resolved-unrecorded', '\x0100000000d469fd9ddb0355394d33d1ec8ff1683b7916e1ea616d0f54225d9fbbd776385d', 'unrecorded', NULL, <t:0m@54>, 1, <t:1440m@52>, 31536000000000, 'refuse', NULL, NULL, <t:0m@52>, <t:0m@54>, <t:525600m@54>, 'web-1', NULL, '1 <t:0m@52> <t:0m@54> resolved-unrecorded web-1
+('\x730040553ae139b84195c0f2f8ef70f0fa955d0b8f6388a9eac809815d7050bc', '', 'charges.create', 'resolved-unrecorded', '\x0100000000d469fd9ddb0355394d33d1ec8ff1683b7916e1ea616d0f54225d9fbbd776385d', 'unrecorded', NULL, <t:0m@56>, 1, <t:1440m@54>, 31536000000000, 'refuse', NULL, NULL, <t:0m@54>, <t:0m@56>, <t:525600m@56>, 'web-1', NULL, '1 <t:0m@54> <t:0m@56> resolved-unrecorded web-1
 ', NULL, NULL),
 ('\x73c6db766ad25c687cb2166cd74c7bae9d4af0a8960ed1d53e3300737cbe9aa9', '', 'charges.create', 'many-attempts', '\x01000000007d82288310a1db9252de564d9ad6d578e3c98cbc7ecea46dbe3c60a2d49b300e', 'completed', '\x73c6db766ad25c687cb2166cd74c7bae', <t:0m@43>, 3, <t:1440m@43>, 31536000000000, 'rerun', 'json/1', '\x7b226e756d626572223a22722d6d616e792d617474656d707473222c2263656e7473223a31383434363734343037333730393535313631352c2272617465223a302e312c226c696e6573223a5b5b22746561222c2d335d2c5b224bc3a4736520276e27205c2242726f745c22222c305d5d2c226e6f7465223a6e756c6c7d', <t:0m@40>, <t:0m@44>, <t:527040m@43>, 'web-1', <t:0m@43>, '1 <t:0m@40> <t:0m@41> released web-1
 2 <t:0m@42> <t:0m@43> lapsed web-2
@@ -407,28 +422,32 @@ INSERT INTO "idem_records" ("id", "scope", "operation", "idempotency_key", "fing
 ', NULL, NULL),
 ('\x8fa025f032554354dba8e1a8bbcb2ba94e3e30783b43f517664accbb761145ad', '', 'letters.post', 'lapsed-with-input', '\x0100000000567064083b0cc28281a3e3daa3becc0dcd9b6359375aac8c337c2ae2412fdddd', 'running', '\x8fa025f032554354dba8e1a8bbcb2ba9', <t:0m@34>, 1, <t:0m@36>, 31536000000000, 'rerun', NULL, NULL, <t:0m@34>, NULL, <t:527040m@34>, 'web-1', NULL, NULL, NULL, NULL),
 ('\x94455297811a51bd0e78283b4928ca428469fb068dbd2da8e56bb0ee7d4dfaa6', 'tenant-1/ünïcode ''"', 'charges.create', 'it''s "1"', '\x0100000000507ced833283a0367a11a969d4ed4817bc5ffe6a89807d56e3ea51cc4f3dd0c1', 'completed', '\x94455297811a51bd0e78283b4928ca42', <t:0m@5>, 1, <t:1440m@5>, 31536000000000, 'rerun', 'json/1', '\x7b226e756d626572223a22722d69742773205c22315c22222c2263656e7473223a31383434363734343037333730393535313631352c2272617465223a302e312c226c696e6573223a5b5b22746561222c2d335d2c5b224bc3a4736520276e27205c2242726f745c22222c305d5d2c226e6f7465223a6e756c6c7d', <t:0m@5>, <t:0m@6>, <t:527040m@5>, 'web-1', NULL, NULL, NULL, NULL),
-('\x9b8ea665788542169b88b93fe97f72629ff65db8eb0575e020320daa3f60ad43', '', 'charges.create', 'resolved-interrupted', '\x01000000007120bfb1b3c7c6f5a8181f9cc979bdc3419aedbaaefe4f4be8b39b471bea75f1', 'interrupted', '\x9b8ea665788542169b88b93fe97f7262', <t:0m@58>, 1, <t:0m@58>, 31536000000000, 'refuse', NULL, NULL, <t:0m@58>, NULL, NULL, 'web-1', NULL, NULL, NULL, NULL),
-('\x9fe5a8386b4e469a053f577074e932533af923d7e7d633ae2a421bcba4146963', '', 'charges.create', 'resolved-released', '\x010000000013c6917eb9780211941259505151b62233ce50551cdc3a43ae7601a1ac7068ed', 'released', NULL, <t:0m@57>, 1, <t:1440m@55>, 31536000000000, 'refuse', NULL, NULL, <t:0m@55>, <t:0m@57>, <t:525600m@57>, 'web-1', NULL, '1 <t:0m@55> <t:0m@57> resolved-released web-1
+('\x9b8ea665788542169b88b93fe97f72629ff65db8eb0575e020320daa3f60ad43', '', 'charges.create', 'resolved-interrupted', '\x01000000007120bfb1b3c7c6f5a8181f9cc979bdc3419aedbaaefe4f4be8b39b471bea75f1', 'interrupted', '\x9b8ea665788542169b88b93fe97f7262', <t:0m@62>, 1, <t:0m@62>, 31536000000000, 'refuse', NULL, NULL, <t:0m@62>, NULL, NULL, 'web-1', NULL, NULL, NULL, NULL),
+('\x9fe5a8386b4e469a053f577074e932533af923d7e7d633ae2a421bcba4146963', '', 'charges.create', 'resolved-released', '\x010000000013c6917eb9780211941259505151b62233ce50551cdc3a43ae7601a1ac7068ed', 'released', NULL, <t:0m@60>, 1, <t:1440m@58>, 31536000000000, 'refuse', NULL, NULL, <t:0m@58>, <t:0m@60>, <t:525600m@60>, 'web-1', NULL, '1 <t:0m@58> <t:0m@60> resolved-released web-1
 ', NULL, NULL),
 ('\xadf999e641305acebcbcf5cc86219291e4c8bf8794a6cd73eaaf533045d591be', '', 'charges.create', 'lapsed-reconcile', '\x0100000000308a8937e9db3e67b4cc25f215bdfde3c5b5a0f62e68b349f543cbb30319baf0', 'running', '\xadf999e641305acebcbcf5cc86219291', <t:0m@29>, 1, <t:0m@29>, 31536000000000, 'reconcile', NULL, NULL, <t:0m@29>, NULL, <t:525600m@29>, 'web-1', NULL, NULL, NULL, NULL),
 ('\xb72610dd6272515d21f4de51f9e084e41ea2f5a91593d7ce513fdedb23f6d633', '', 'charges.create', 'forgotten', '\x0100000000a3eae061cc339b66acc845709193fc2f743ad9fbac40fa86b343488cd3894195', 'completed', '\xb72610dd6272515d21f4de51f9e084e4', <t:0m@37>, 1, <t:1440m@37>, 31536000000000, 'rerun', NULL, NULL, <t:0m@37>, <t:0m@38>, <t:525600m@38>, 'web-1', NULL, NULL, NULL, 1000),
 ('\xdde8dc6be9c9be474b4079bf78089bf6b3516ce96f9a8b8b7221122abc8b791f', '', 'charges.create', 'running', '\x0100000000ca4c125b802dbc18aef6ccd9a7d3bf5d8248f4858339544aca29c1c04e45f12b', 'running', '\xdde8dc6be9c9be474b4079bf78089bf6', <t:0m@25>, 1, <t:1440m@25>, 31536000000000, 'rerun', NULL, NULL, <t:0m@25>, NULL, <t:527040m@25>, 'web-1', NULL, NULL, NULL, NULL),
 ('\xeeba96de1e2dd7807d8ab3f8c0b14d148778f754f0c41f4cd09b8e45ceba639d', '', 'charges.create', 'unrecorded', '\x01000000004232836cad9a8d8e32ae2429b29f04fecc783cfea43ce8301a475d570b11cd07', 'unrecorded', '\xeeba96de1e2dd7807d8ab3f8c0b14d14', <t:0m@17>, 1, <t:1440m@17>, 31536000000000, 'rerun', NULL, NULL, <t:0m@17>, <t:0m@18>, <t:527040m@17>, 'web-1', NULL, NULL, NULL, NULL),
-('\xf1b4ab9a2fbc8d9c4327e8640b16d6dbdc08aac4426d57de48b3229d0d42d26f', '', 'charges.create', 'resolved-failed', '\x01000000004d21c34a35220dfedec84cc70135b8a299f4222385402f1a13e71df3e1bb7c2a', 'failed', NULL, <t:0m@51>, 1, <t:1440m@49>, 31536000000000, 'refuse', 'json/1', '\x7b224465636c696e6564223a7b22636f6465223a35317d7d', <t:0m@49>, <t:0m@51>, <t:525600m@51>, 'web-1', NULL, '1 <t:0m@49> <t:0m@51> resolved-failed web-1
+('\xf1b4ab9a2fbc8d9c4327e8640b16d6dbdc08aac4426d57de48b3229d0d42d26f', '', 'charges.create', 'resolved-failed', '\x01000000004d21c34a35220dfedec84cc70135b8a299f4222385402f1a13e71df3e1bb7c2a', 'failed', NULL, <t:0m@52>, 1, <t:1440m@50>, 31536000000000, 'refuse', 'json/1', '\x7b224465636c696e6564223a7b22636f6465223a35317d7d', <t:0m@50>, <t:0m@52>, <t:525600m@52>, 'web-1', NULL, '1 <t:0m@50> <t:0m@52> resolved-failed web-1
+', NULL, NULL),
+('\xf6f7a68f6b09c1e63adc1ffd8b4ddd42b89813bc05ef78111925cb3e28c1eaee', '', 'charges.create', 'resolved-corrected', '\x0100000000b1be388e2dbcbcd2bdba5352d14bfc466c0fe6873ec3b0eec6a5b511768b3afa', 'completed', NULL, <t:0m@72>, 1, <t:1440m@69>, 31536000000000, 'refuse', 'json/1', '\x7b226e756d626572223a22722d7265736f6c7665642d636f72726563746564222c2263656e7473223a31383434363734343037333730393535313631352c2272617465223a302e312c226c696e6573223a5b5b22746561222c2d335d2c5b224bc3a4736520276e27205c2242726f745c22222c305d5d2c226e6f7465223a6e756c6c7d', <t:0m@69>, <t:0m@71>, <t:525600m@71>, 'web-1', NULL, '1 <t:0m@69> <t:0m@71> resolved-completed web-1
 ', NULL, NULL);
-INSERT INTO "idem_records_audit" ("entry", "made_at", "actor", "reason", "action", "id", "scope", "operation", "idempotency_key", "state", "fencing_token", "attempt", "removed", "abandoned", "interrupted") OVERRIDING SYSTEM VALUE VALUES
-(1, <t:0m@48>, 'ann@desk', 'asked the bank: ''not charged''', 'completed', '\x8bd2598cbd28171e8b9a8a0d5ebf010af50084d8f71c3bed4353133723a57eb3', '', 'charges.create', 'resolved-completed', 'interrupted', <t:0m@46>, 1, NULL, NULL, NULL),
-(2, <t:0m@51>, 'ann@desk', 'asked the bank: ''not charged''', 'failed', '\xf1b4ab9a2fbc8d9c4327e8640b16d6dbdc08aac4426d57de48b3229d0d42d26f', '', 'charges.create', 'resolved-failed', 'interrupted', <t:0m@49>, 1, NULL, NULL, NULL),
-(3, <t:0m@54>, 'ann@desk', 'asked the bank: ''not charged''', 'unrecorded', '\x730040553ae139b84195c0f2f8ef70f0fa955d0b8f6388a9eac809815d7050bc', '', 'charges.create', 'resolved-unrecorded', 'interrupted', <t:0m@52>, 1, NULL, NULL, NULL),
-(4, <t:0m@57>, 'ann@desk', 'asked the bank: ''not charged''', 'released', '\x9fe5a8386b4e469a053f577074e932533af923d7e7d633ae2a421bcba4146963', '', 'charges.create', 'resolved-released', 'interrupted', <t:0m@55>, 1, NULL, NULL, NULL),
-(5, <t:0m@59>, 'ann@desk', 'asked the bank: ''not charged''', 'interrupted', '\x9b8ea665788542169b88b93fe97f72629ff65db8eb0575e020320daa3f60ad43', '', 'charges.create', 'resolved-interrupted', 'running', <t:0m@58>, 1, NULL, NULL, NULL),
-(6, <t:0m@62>, 'ann@desk', 'asked the bank: ''not charged''', 'erased', '\x0c2c901da866a54223ad52510247b2554c2b04d24cd38488d95232971e5b5efd', '', 'charges.create', 'resolved-erased', 'interrupted', <t:0m@60>, 1, NULL, NULL, NULL),
-(7, <t:0m@65>, 'ann@desk', 'asked the bank: ''not charged''', 'erased_scope', '\xe5156dde847f2245495950a2f2411ad99e8175ff86455944310ba263d6810af3', NULL, NULL, NULL, NULL, 4711, NULL, 1, NULL, NULL),
-(8, <t:0m@68>, 'ann@desk', 'asked the bank: ''not charged''', 'purged', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, 1, 0);
+INSERT INTO "idem_records_audit" ("entry", "made_at", "actor", "reason", "action", "id", "scope", "operation", "idempotency_key", "state", "fencing_token", "attempt", "removed", "abandoned", "interrupted", "old_value", "new_value", "database_user") OVERRIDING SYSTEM VALUE VALUES
+(1, <t:0m@48>, 'ann@desk', 'asked the bank: ''not charged''', 'completed', '\x8bd2598cbd28171e8b9a8a0d5ebf010af50084d8f71c3bed4353133723a57eb3', '', 'charges.create', 'resolved-completed', 'interrupted', <t:0m@46>, 1, NULL, NULL, NULL, NULL, '\x0490b4fd49fb29f232ee942ab60a8f9e7cde899e5b100e9853ce0089abaf3316', 'service'),
+(2, <t:0m@52>, 'ann@desk', 'asked the bank: ''not charged''', 'failed', '\xf1b4ab9a2fbc8d9c4327e8640b16d6dbdc08aac4426d57de48b3229d0d42d26f', '', 'charges.create', 'resolved-failed', 'interrupted', <t:0m@50>, 1, NULL, NULL, NULL, NULL, '\x859c1ebcfd7883e40318330f9d781f48097dd98d1e7963fa15123b969eeac807', 'service'),
+(3, <t:0m@56>, 'ann@desk', 'asked the bank: ''not charged''', 'unrecorded', '\x730040553ae139b84195c0f2f8ef70f0fa955d0b8f6388a9eac809815d7050bc', '', 'charges.create', 'resolved-unrecorded', 'interrupted', <t:0m@54>, 1, NULL, NULL, NULL, NULL, NULL, 'service'),
+(4, <t:0m@60>, 'ann@desk', 'asked the bank: ''not charged''', 'released', '\x9fe5a8386b4e469a053f577074e932533af923d7e7d633ae2a421bcba4146963', '', 'charges.create', 'resolved-released', 'interrupted', <t:0m@58>, 1, NULL, NULL, NULL, NULL, NULL, 'service'),
+(5, <t:0m@63>, 'ann@desk', 'asked the bank: ''not charged''', 'interrupted', '\x9b8ea665788542169b88b93fe97f72629ff65db8eb0575e020320daa3f60ad43', '', 'charges.create', 'resolved-interrupted', 'running', <t:0m@62>, 1, NULL, NULL, NULL, NULL, NULL, 'service'),
+(6, <t:0m@67>, 'ann@desk', 'asked the bank: ''not charged''', 'erased', '\x0c2c901da866a54223ad52510247b2554c2b04d24cd38488d95232971e5b5efd', '', 'charges.create', 'resolved-erased', 'interrupted', <t:0m@65>, 1, NULL, NULL, NULL, NULL, NULL, 'service'),
+(7, <t:0m@71>, 'ann@desk', 'asked the bank: ''not charged''', 'completed', '\xf6f7a68f6b09c1e63adc1ffd8b4ddd42b89813bc05ef78111925cb3e28c1eaee', '', 'charges.create', 'resolved-corrected', 'interrupted', <t:0m@69>, 1, NULL, NULL, NULL, NULL, '\xba0fa59f1f09c8cccf868cf1aeb4832fd36a38dfb3718546172ccae4b2a225b0', 'service'),
+(8, <t:0m@72>, 'ann@desk', 'asked the bank: ''not charged''', 'corrected', '\xf6f7a68f6b09c1e63adc1ffd8b4ddd42b89813bc05ef78111925cb3e28c1eaee', '', 'charges.create', 'resolved-corrected', 'completed', <t:0m@71>, 1, NULL, NULL, NULL, '\xba0fa59f1f09c8cccf868cf1aeb4832fd36a38dfb3718546172ccae4b2a225b0', '\x442fefd11bdbe70f037290c0c0f7f0d58d2713ecb28d7ad08ae79f3493df6558', 'service'),
+(9, <t:0m@76>, 'ann@desk', 'asked the bank: ''not charged''', 'erased_scope', '\xe5156dde847f2245495950a2f2411ad99e8175ff86455944310ba263d6810af3', NULL, NULL, NULL, NULL, 4711, NULL, 1, NULL, NULL, NULL, NULL, 'service'),
+(10, <t:0m@79>, 'ann@desk', 'asked the bank: ''not charged''', 'purged', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, 1, 0, NULL, NULL, 'service');
 SELECT setval(pg_get_serial_sequence('"idem_records_audit"', 'entry'), (SELECT max("entry") FROM "idem_records_audit"));
 DELETE FROM "idem_records_fencing_floor";
 INSERT INTO "idem_records_fencing_floor" ("one", "fencing_token") VALUES
-(1, <t:0m@66>);
+(1, <t:0m@77>);
 INSERT INTO "idem_records_operations" ("name") VALUES
 ('charges.create'),
 ('letters.post');

@@ -1,6 +1,6 @@
 BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT;
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (1, unixepoch() * 1000000);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL, compatible_since INTEGER) STRICT;
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (1, 1, unixepoch() * 1000000);
 
 -- Records of idempotent calls. Times are in microseconds since 1970-01-01 UTC, by the database's clock. Durations are
 -- in microseconds. A store with another table name replaces every "idem_records" below by that name.
@@ -73,8 +73,8 @@ END;
 COMMIT;
 
 BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT;
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (2, unixepoch() * 1000000);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL, compatible_since INTEGER) STRICT;
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (2, 2, unixepoch() * 1000000);
 
 -- For operators: who made the attempts of a call and how they ended, and digests of the members of its request. Processes of the version before leave these
 -- columns null.
@@ -86,8 +86,8 @@ ALTER TABLE "idem_records" ADD COLUMN members BLOB;               -- digests of 
 COMMIT;
 
 BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT;
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (3, unixepoch() * 1000000);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL, compatible_since INTEGER) STRICT;
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (3, 3, unixepoch() * 1000000);
 
 -- Audit of manual changes: who changed which records, and why. Entries outlive their records, and no process changes or
 -- deletes them. The index finds the entries of one record; all others are read by number, the newest first.
@@ -114,8 +114,8 @@ CREATE INDEX IF NOT EXISTS "idem_records_audit_of" ON "idem_records_audit" (id, 
 COMMIT;
 
 BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT;
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (4, unixepoch() * 1000000);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL, compatible_since INTEGER) STRICT;
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (4, 4, unixepoch() * 1000000);
 
 -- Time for which the payload of a record is kept, if it is shorter than the retention. Processes of the version before leave
 -- the column null.
@@ -124,8 +124,8 @@ ALTER TABLE "idem_records" ADD COLUMN payload_for INTEGER;
 COMMIT;
 
 BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT;
-INSERT INTO "idem_records_migrations" (version, applied_at) VALUES (5, unixepoch() * 1000000);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL, compatible_since INTEGER) STRICT;
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (5, 5, unixepoch() * 1000000);
 
 -- Names of the operations that had records. Scope, operation and key give the id of a record, so that an operator finds a
 -- key in all operations without an index. Each process writes the name of an operation once.
@@ -136,8 +136,22 @@ CREATE TABLE IF NOT EXISTS "idem_records_operations" (
 COMMIT;
 
 BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS "idem_outbox_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT;
-INSERT INTO "idem_outbox_migrations" (version, applied_at) VALUES (1, unixepoch() * 1000000);
+CREATE TABLE IF NOT EXISTS "idem_records_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL, compatible_since INTEGER) STRICT;
+INSERT INTO "idem_records_migrations" (version, compatible_since, applied_at) VALUES (6, 5, unixepoch() * 1000000);
+
+-- Hashes of the content that a manual change replaced and stored, and the user who made it, which SQLite does not have.
+-- Entries of the versions before have none.
+--
+-- Compatible since version 5.
+ALTER TABLE "idem_records_audit" ADD COLUMN old_value BLOB;
+ALTER TABLE "idem_records_audit" ADD COLUMN new_value BLOB;
+ALTER TABLE "idem_records_audit" ADD COLUMN database_user TEXT;
+
+COMMIT;
+
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS "idem_outbox_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL, compatible_since INTEGER) STRICT;
+INSERT INTO "idem_outbox_migrations" (version, compatible_since, applied_at) VALUES (1, 1, unixepoch() * 1000000);
 
 -- Messages that wait for a relay. Times are in microseconds since 1970-01-01 UTC, by the database's clock. An outbox
 -- with another table name replaces every "idem_outbox" below by that name.
@@ -179,8 +193,8 @@ CREATE INDEX IF NOT EXISTS "idem_outbox_purge" ON "idem_outbox" (purge_after) WH
 COMMIT;
 
 BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS "idem_outbox_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT;
-INSERT INTO "idem_outbox_migrations" (version, applied_at) VALUES (2, unixepoch() * 1000000);
+CREATE TABLE IF NOT EXISTS "idem_outbox_migrations" (version INTEGER NOT NULL PRIMARY KEY, applied_at INTEGER NOT NULL, compatible_since INTEGER) STRICT;
+INSERT INTO "idem_outbox_migrations" (version, compatible_since, applied_at) VALUES (2, 2, unixepoch() * 1000000);
 
 -- Audit of manual changes of parked messages: who requeued or discarded which message, and why. No process changes or
 -- deletes entries. They are read by number, the newest first.
@@ -201,15 +215,15 @@ COMMIT;
 
 -- Rows. The times are relative to the load, see README.md.
 INSERT INTO "idem_outbox" ("id", "message_key", "topic", "ordering_key", "payload", "headers", "state", "attempt", "claim_id", "due_at", "enqueued_at", "parked_at", "purge_after", "last_error") VALUES
-(1, 'm-1', 'order.placed', NULL, '{"order":7,"text":"Käse ''n'' Brot","number":1}', NULL, 'waiting', 0, NULL, <t:0m@70>, <t:0m@70>, NULL, NULL, NULL),
-(2, 'm-2', 'order.placed', 'order ''7''', '{"order":7,"text":"Käse ''n'' Brot","number":2}', '{"trace":"00-ab \"c\""}', 'waiting', 0, NULL, <t:0m@71>, <t:0m@71>, NULL, NULL, NULL),
-(3, 'm-3', 'order.placed', 'order ''7''', '{"order":7,"text":"Käse ''n'' Brot","number":3}', NULL, 'waiting', 0, NULL, <t:0m@72>, <t:0m@72>, NULL, NULL, NULL),
-(4, 'delivered', 'order.handled', NULL, '"delivered"', NULL, 'delivered', 1, NULL, NULL, <t:0m@73>, NULL, <t:525600m@74>, NULL),
-(5, 'parked', 'order.handled', NULL, '"parked"', NULL, 'parked', 1, NULL, NULL, <t:0m@75>, <t:0m@76>, NULL, 'no stamps'),
-(6, 'requeued', 'order.handled', NULL, '"requeued"', NULL, 'waiting', 0, NULL, <t:0m@81>, <t:0m@77>, NULL, NULL, 'no stamps');
+(1, 'm-1', 'order.placed', NULL, '{"order":7,"text":"Käse ''n'' Brot","number":1}', NULL, 'waiting', 0, NULL, <t:0m@81>, <t:0m@81>, NULL, NULL, NULL),
+(2, 'm-2', 'order.placed', 'order ''7''', '{"order":7,"text":"Käse ''n'' Brot","number":2}', '{"trace":"00-ab \"c\""}', 'waiting', 0, NULL, <t:0m@82>, <t:0m@82>, NULL, NULL, NULL),
+(3, 'm-3', 'order.placed', 'order ''7''', '{"order":7,"text":"Käse ''n'' Brot","number":3}', NULL, 'waiting', 0, NULL, <t:0m@83>, <t:0m@83>, NULL, NULL, NULL),
+(4, 'delivered', 'order.handled', NULL, '"delivered"', NULL, 'delivered', 1, NULL, NULL, <t:0m@84>, NULL, <t:525600m@85>, NULL),
+(5, 'parked', 'order.handled', NULL, '"parked"', NULL, 'parked', 1, NULL, NULL, <t:0m@86>, <t:0m@87>, NULL, 'no stamps'),
+(6, 'requeued', 'order.handled', NULL, '"requeued"', NULL, 'waiting', 0, NULL, <t:0m@92>, <t:0m@88>, NULL, NULL, 'no stamps');
 INSERT INTO "idem_outbox_audit" ("entry", "made_at", "actor", "reason", "action", "message_key", "topic", "ordering_key", "attempt", "enqueued_at") VALUES
-(1, <t:0m@81>, 'ann@desk', 'asked the bank: ''not charged''', 'requeued', 'requeued', 'order.handled', NULL, 1, <t:0m@77>),
-(2, <t:0m@82>, 'ann@desk', 'asked the bank: ''not charged''', 'discarded', 'discarded', 'order.handled', NULL, 1, <t:0m@79>);
+(1, <t:0m@92>, 'ann@desk', 'asked the bank: ''not charged''', 'requeued', 'requeued', 'order.handled', NULL, 1, <t:0m@88>),
+(2, <t:0m@93>, 'ann@desk', 'asked the bank: ''not charged''', 'discarded', 'discarded', 'order.handled', NULL, 1, <t:0m@90>);
 INSERT INTO "idem_records" ("id", "scope", "operation", "idempotency_key", "fingerprint", "state", "claim_id", "fencing_token", "attempt", "lease_until", "retention", "on_crash", "codec", "payload", "first_claimed_at", "ended_at", "purge_after", "owner", "attempt_began_at", "history", "members", "payload_for") VALUES
 (X'00BF58660378A8028CF92552DDA5D6A067D50C2E89A85E2828DE7CEDAA296435', '', 'charges.create', 'lapsed-after-steps', X'01000000004B4BACDB55067F68AB8B0EDB1BE62705BED205FA74C316F76687CD22D642C3E1', 'running', X'00BF58660378A8028CF92552DDA5D6A0', <t:0m@30>, 1, <t:0m@33>, 31536000000000, 'rerun', NULL, NULL, <t:0m@30>, NULL, <t:527040m@30>, 'web-1', NULL, NULL, NULL, NULL),
 (X'0325DE9F4977709F67D978349C0992E43DC497D8C76B6FA6E424165D7D4F2841', '', 'charges.create', 'failed-json', X'0100000000A3DEA044AA411D7B0F5D42C7EFD3618B19F7F30C62BC42E6D01E7435E923B88A', 'failed', X'0325DE9F4977709F67D978349C0992E4', <t:0m@13>, 1, <t:1440m@13>, 31536000000000, 'rerun', 'json/1', X'7B224465636C696E6564223A7B22636F6465223A35317D7D', <t:0m@13>, <t:0m@14>, <t:527040m@13>, 'web-1', NULL, NULL, NULL, NULL),
@@ -224,7 +238,7 @@ INSERT INTO "idem_records" ("id", "scope", "operation", "idempotency_key", "fing
 (X'4852A35F9400EF5EA45C300A169E9214FF324C73C1E5296848411BF589B4FCE2', '', 'charges.create', 'remembered', X'0100000000F60BDA7137620F5B780BBEE2534F7655C0D1CAD23943A9E048C029B89E6FC9FA', 'completed', X'4852A35F9400EF5EA45C300A169E9214', <t:0m@11>, 1, <t:1440m@11>, 63072000000000, 'rerun', 'json/1', X'7B226E756D626572223A22722D72656D656D6265726564222C2263656E7473223A31383434363734343037333730393535313631352C2272617465223A302E312C226C696E6573223A5B5B22746561222C2D335D2C5B224BC3A4736520276E27205C2242726F745C22222C305D5D2C226E6F7465223A6E756C6C7D', <t:0m@11>, <t:0m@12>, <t:525600m@12>, 'web-1', NULL, NULL, NULL, 31536000000000),
 (X'54F19120AADA433253395063E24DAF65225EBC027D7584DEFD3276B470B93586', '', 'charges.create', 'completed-cbor', X'0100000000B1E8C0A6253D1C44EFE9C0CCA2AAC355BDE7F4C03907DC980CB0D346558AD9C4', 'completed', X'54F19120AADA433253395063E24DAF65', <t:0m@3>, 1, <t:1440m@3>, 31536000000000, 'rerun', 'cbor/1', X'A5666E756D62657270722D636F6D706C657465642D63626F726563656E74731BFFFFFFFFFFFFFFFF6472617465FB3FB999999999999A656C696E65738282637465612282704BC3A4736520276E27202242726F742200646E6F7465F6', <t:0m@3>, <t:0m@4>, <t:527040m@3>, 'web-1', NULL, NULL, NULL, NULL),
 (X'6558B1AAA0A44E531AB8CBC610045DDFBE1C517853C7F059F89E92A143388A4E', '', 'charges.create', 'lapsed-refuse', X'0100000000B626D9AB6304CB420C5019FFF6D49BD0CDB43F1152E22AE91FE9DD8CCC248143', 'running', X'6558B1AAA0A44E531AB8CBC610045DDF', <t:0m@28>, 1, <t:0m@28>, 31536000000000, 'refuse', NULL, NULL, <t:0m@28>, NULL, <t:525600m@28>, 'web-1', NULL, NULL, NULL, NULL),
-(X'730040553AE139B84195C0F2F8EF70F0FA955D0B8F6388A9EAC809815D7050BC', '', 'charges.create', 'resolved-unrecorded', X'0100000000D469FD9DDB0355394D33D1EC8FF1683B7916E1EA616D0F54225D9FBBD776385D', 'unrecorded', NULL, <t:0m@54>, 1, <t:1440m@52>, 31536000000000, 'refuse', NULL, NULL, <t:0m@52>, <t:0m@54>, <t:525600m@54>, 'web-1', NULL, '1 <t:0m@52> <t:0m@54> resolved-unrecorded web-1
+(X'730040553AE139B84195C0F2F8EF70F0FA955D0B8F6388A9EAC809815D7050BC', '', 'charges.create', 'resolved-unrecorded', X'0100000000D469FD9DDB0355394D33D1EC8FF1683B7916E1EA616D0F54225D9FBBD776385D', 'unrecorded', NULL, <t:0m@56>, 1, <t:1440m@54>, 31536000000000, 'refuse', NULL, NULL, <t:0m@54>, <t:0m@56>, <t:525600m@56>, 'web-1', NULL, '1 <t:0m@54> <t:0m@56> resolved-unrecorded web-1
 ', NULL, NULL),
 (X'73C6DB766AD25C687CB2166CD74C7BAE9D4AF0A8960ED1D53E3300737CBE9AA9', '', 'charges.create', 'many-attempts', X'01000000007D82288310A1DB9252DE564D9AD6D578E3C98CBC7ECEA46DBE3C60A2D49B300E', 'completed', X'73C6DB766AD25C687CB2166CD74C7BAE', <t:0m@43>, 3, <t:1440m@43>, 31536000000000, 'rerun', 'json/1', X'7B226E756D626572223A22722D6D616E792D617474656D707473222C2263656E7473223A31383434363734343037333730393535313631352C2272617465223A302E312C226C696E6573223A5B5B22746561222C2D335D2C5B224BC3A4736520276E27205C2242726F745C22222C305D5D2C226E6F7465223A6E756C6C7D', <t:0m@40>, <t:0m@44>, <t:527040m@43>, 'web-1', <t:0m@43>, '1 <t:0m@40> <t:0m@41> released web-1
 2 <t:0m@42> <t:0m@43> lapsed web-2
@@ -236,27 +250,31 @@ INSERT INTO "idem_records" ("id", "scope", "operation", "idempotency_key", "fing
 ', NULL, NULL),
 (X'8FA025F032554354DBA8E1A8BBCB2BA94E3E30783B43F517664ACCBB761145AD', '', 'letters.post', 'lapsed-with-input', X'0100000000567064083B0CC28281A3E3DAA3BECC0DCD9B6359375AAC8C337C2AE2412FDDDD', 'running', X'8FA025F032554354DBA8E1A8BBCB2BA9', <t:0m@34>, 1, <t:0m@36>, 31536000000000, 'rerun', NULL, NULL, <t:0m@34>, NULL, <t:527040m@34>, 'web-1', NULL, NULL, NULL, NULL),
 (X'94455297811A51BD0E78283B4928CA428469FB068DBD2DA8E56BB0EE7D4DFAA6', 'tenant-1/ünïcode ''"', 'charges.create', 'it''s "1"', X'0100000000507CED833283A0367A11A969D4ED4817BC5FFE6A89807D56E3EA51CC4F3DD0C1', 'completed', X'94455297811A51BD0E78283B4928CA42', <t:0m@5>, 1, <t:1440m@5>, 31536000000000, 'rerun', 'json/1', X'7B226E756D626572223A22722D69742773205C22315C22222C2263656E7473223A31383434363734343037333730393535313631352C2272617465223A302E312C226C696E6573223A5B5B22746561222C2D335D2C5B224BC3A4736520276E27205C2242726F745C22222C305D5D2C226E6F7465223A6E756C6C7D', <t:0m@5>, <t:0m@6>, <t:527040m@5>, 'web-1', NULL, NULL, NULL, NULL),
-(X'9B8EA665788542169B88B93FE97F72629FF65DB8EB0575E020320DAA3F60AD43', '', 'charges.create', 'resolved-interrupted', X'01000000007120BFB1B3C7C6F5A8181F9CC979BDC3419AEDBAAEFE4F4BE8B39B471BEA75F1', 'interrupted', X'9B8EA665788542169B88B93FE97F7262', <t:0m@58>, 1, <t:0m@58>, 31536000000000, 'refuse', NULL, NULL, <t:0m@58>, NULL, NULL, 'web-1', NULL, NULL, NULL, NULL),
-(X'9FE5A8386B4E469A053F577074E932533AF923D7E7D633AE2A421BCBA4146963', '', 'charges.create', 'resolved-released', X'010000000013C6917EB9780211941259505151B62233CE50551CDC3A43AE7601A1AC7068ED', 'released', NULL, <t:0m@57>, 1, <t:1440m@55>, 31536000000000, 'refuse', NULL, NULL, <t:0m@55>, <t:0m@57>, <t:525600m@57>, 'web-1', NULL, '1 <t:0m@55> <t:0m@57> resolved-released web-1
+(X'9B8EA665788542169B88B93FE97F72629FF65DB8EB0575E020320DAA3F60AD43', '', 'charges.create', 'resolved-interrupted', X'01000000007120BFB1B3C7C6F5A8181F9CC979BDC3419AEDBAAEFE4F4BE8B39B471BEA75F1', 'interrupted', X'9B8EA665788542169B88B93FE97F7262', <t:0m@62>, 1, <t:0m@62>, 31536000000000, 'refuse', NULL, NULL, <t:0m@62>, NULL, NULL, 'web-1', NULL, NULL, NULL, NULL),
+(X'9FE5A8386B4E469A053F577074E932533AF923D7E7D633AE2A421BCBA4146963', '', 'charges.create', 'resolved-released', X'010000000013C6917EB9780211941259505151B62233CE50551CDC3A43AE7601A1AC7068ED', 'released', NULL, <t:0m@60>, 1, <t:1440m@58>, 31536000000000, 'refuse', NULL, NULL, <t:0m@58>, <t:0m@60>, <t:525600m@60>, 'web-1', NULL, '1 <t:0m@58> <t:0m@60> resolved-released web-1
 ', NULL, NULL),
 (X'ADF999E641305ACEBCBCF5CC86219291E4C8BF8794A6CD73EAAF533045D591BE', '', 'charges.create', 'lapsed-reconcile', X'0100000000308A8937E9DB3E67B4CC25F215BDFDE3C5B5A0F62E68B349F543CBB30319BAF0', 'running', X'ADF999E641305ACEBCBCF5CC86219291', <t:0m@29>, 1, <t:0m@29>, 31536000000000, 'reconcile', NULL, NULL, <t:0m@29>, NULL, <t:525600m@29>, 'web-1', NULL, NULL, NULL, NULL),
 (X'B72610DD6272515D21F4DE51F9E084E41EA2F5A91593D7CE513FDEDB23F6D633', '', 'charges.create', 'forgotten', X'0100000000A3EAE061CC339B66ACC845709193FC2F743AD9FBAC40FA86B343488CD3894195', 'completed', X'B72610DD6272515D21F4DE51F9E084E4', <t:0m@37>, 1, <t:1440m@37>, 31536000000000, 'rerun', NULL, NULL, <t:0m@37>, <t:0m@38>, <t:525600m@38>, 'web-1', NULL, NULL, NULL, 1000),
 (X'DDE8DC6BE9C9BE474B4079BF78089BF6B3516CE96F9A8B8B7221122ABC8B791F', '', 'charges.create', 'running', X'0100000000CA4C125B802DBC18AEF6CCD9A7D3BF5D8248F4858339544ACA29C1C04E45F12B', 'running', X'DDE8DC6BE9C9BE474B4079BF78089BF6', <t:0m@25>, 1, <t:1440m@25>, 31536000000000, 'rerun', NULL, NULL, <t:0m@25>, NULL, <t:527040m@25>, 'web-1', NULL, NULL, NULL, NULL),
 (X'EEBA96DE1E2DD7807D8AB3F8C0B14D148778F754F0C41F4CD09B8E45CEBA639D', '', 'charges.create', 'unrecorded', X'01000000004232836CAD9A8D8E32AE2429B29F04FECC783CFEA43CE8301A475D570B11CD07', 'unrecorded', X'EEBA96DE1E2DD7807D8AB3F8C0B14D14', <t:0m@17>, 1, <t:1440m@17>, 31536000000000, 'rerun', NULL, NULL, <t:0m@17>, <t:0m@18>, <t:527040m@17>, 'web-1', NULL, NULL, NULL, NULL),
-(X'F1B4AB9A2FBC8D9C4327E8640B16D6DBDC08AAC4426D57DE48B3229D0D42D26F', '', 'charges.create', 'resolved-failed', X'01000000004D21C34A35220DFEDEC84CC70135B8A299F4222385402F1A13E71DF3E1BB7C2A', 'failed', NULL, <t:0m@51>, 1, <t:1440m@49>, 31536000000000, 'refuse', 'json/1', X'7B224465636C696E6564223A7B22636F6465223A35317D7D', <t:0m@49>, <t:0m@51>, <t:525600m@51>, 'web-1', NULL, '1 <t:0m@49> <t:0m@51> resolved-failed web-1
+(X'F1B4AB9A2FBC8D9C4327E8640B16D6DBDC08AAC4426D57DE48B3229D0D42D26F', '', 'charges.create', 'resolved-failed', X'01000000004D21C34A35220DFEDEC84CC70135B8A299F4222385402F1A13E71DF3E1BB7C2A', 'failed', NULL, <t:0m@52>, 1, <t:1440m@50>, 31536000000000, 'refuse', 'json/1', X'7B224465636C696E6564223A7B22636F6465223A35317D7D', <t:0m@50>, <t:0m@52>, <t:525600m@52>, 'web-1', NULL, '1 <t:0m@50> <t:0m@52> resolved-failed web-1
+', NULL, NULL),
+(X'F6F7A68F6B09C1E63ADC1FFD8B4DDD42B89813BC05EF78111925CB3E28C1EAEE', '', 'charges.create', 'resolved-corrected', X'0100000000B1BE388E2DBCBCD2BDBA5352D14BFC466C0FE6873EC3B0EEC6A5B511768B3AFA', 'completed', NULL, <t:0m@72>, 1, <t:1440m@69>, 31536000000000, 'refuse', 'json/1', X'7B226E756D626572223A22722D7265736F6C7665642D636F72726563746564222C2263656E7473223A31383434363734343037333730393535313631352C2272617465223A302E312C226C696E6573223A5B5B22746561222C2D335D2C5B224BC3A4736520276E27205C2242726F745C22222C305D5D2C226E6F7465223A6E756C6C7D', <t:0m@69>, <t:0m@71>, <t:525600m@71>, 'web-1', NULL, '1 <t:0m@69> <t:0m@71> resolved-completed web-1
 ', NULL, NULL);
-INSERT INTO "idem_records_audit" ("entry", "made_at", "actor", "reason", "action", "id", "scope", "operation", "idempotency_key", "state", "fencing_token", "attempt", "removed", "abandoned", "interrupted") VALUES
-(1, <t:0m@48>, 'ann@desk', 'asked the bank: ''not charged''', 'completed', X'8BD2598CBD28171E8B9A8A0D5EBF010AF50084D8F71C3BED4353133723A57EB3', '', 'charges.create', 'resolved-completed', 'interrupted', <t:0m@46>, 1, NULL, NULL, NULL),
-(2, <t:0m@51>, 'ann@desk', 'asked the bank: ''not charged''', 'failed', X'F1B4AB9A2FBC8D9C4327E8640B16D6DBDC08AAC4426D57DE48B3229D0D42D26F', '', 'charges.create', 'resolved-failed', 'interrupted', <t:0m@49>, 1, NULL, NULL, NULL),
-(3, <t:0m@54>, 'ann@desk', 'asked the bank: ''not charged''', 'unrecorded', X'730040553AE139B84195C0F2F8EF70F0FA955D0B8F6388A9EAC809815D7050BC', '', 'charges.create', 'resolved-unrecorded', 'interrupted', <t:0m@52>, 1, NULL, NULL, NULL),
-(4, <t:0m@57>, 'ann@desk', 'asked the bank: ''not charged''', 'released', X'9FE5A8386B4E469A053F577074E932533AF923D7E7D633AE2A421BCBA4146963', '', 'charges.create', 'resolved-released', 'interrupted', <t:0m@55>, 1, NULL, NULL, NULL),
-(5, <t:0m@59>, 'ann@desk', 'asked the bank: ''not charged''', 'interrupted', X'9B8EA665788542169B88B93FE97F72629FF65DB8EB0575E020320DAA3F60AD43', '', 'charges.create', 'resolved-interrupted', 'running', <t:0m@58>, 1, NULL, NULL, NULL),
-(6, <t:0m@62>, 'ann@desk', 'asked the bank: ''not charged''', 'erased', X'0C2C901DA866A54223AD52510247B2554C2B04D24CD38488D95232971E5B5EFD', '', 'charges.create', 'resolved-erased', 'interrupted', <t:0m@60>, 1, NULL, NULL, NULL),
-(7, <t:0m@65>, 'ann@desk', 'asked the bank: ''not charged''', 'erased_scope', X'E5156DDE847F2245495950A2F2411AD99E8175FF86455944310BA263D6810AF3', NULL, NULL, NULL, NULL, 4711, NULL, 1, NULL, NULL),
-(8, <t:0m@68>, 'ann@desk', 'asked the bank: ''not charged''', 'purged', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, 1, 0);
+INSERT INTO "idem_records_audit" ("entry", "made_at", "actor", "reason", "action", "id", "scope", "operation", "idempotency_key", "state", "fencing_token", "attempt", "removed", "abandoned", "interrupted", "old_value", "new_value", "database_user") VALUES
+(1, <t:0m@48>, 'ann@desk', 'asked the bank: ''not charged''', 'completed', X'8BD2598CBD28171E8B9A8A0D5EBF010AF50084D8F71C3BED4353133723A57EB3', '', 'charges.create', 'resolved-completed', 'interrupted', <t:0m@46>, 1, NULL, NULL, NULL, NULL, X'0490B4FD49FB29F232EE942AB60A8F9E7CDE899E5B100E9853CE0089ABAF3316', NULL),
+(2, <t:0m@52>, 'ann@desk', 'asked the bank: ''not charged''', 'failed', X'F1B4AB9A2FBC8D9C4327E8640B16D6DBDC08AAC4426D57DE48B3229D0D42D26F', '', 'charges.create', 'resolved-failed', 'interrupted', <t:0m@50>, 1, NULL, NULL, NULL, NULL, X'859C1EBCFD7883E40318330F9D781F48097DD98D1E7963FA15123B969EEAC807', NULL),
+(3, <t:0m@56>, 'ann@desk', 'asked the bank: ''not charged''', 'unrecorded', X'730040553AE139B84195C0F2F8EF70F0FA955D0B8F6388A9EAC809815D7050BC', '', 'charges.create', 'resolved-unrecorded', 'interrupted', <t:0m@54>, 1, NULL, NULL, NULL, NULL, NULL, NULL),
+(4, <t:0m@60>, 'ann@desk', 'asked the bank: ''not charged''', 'released', X'9FE5A8386B4E469A053F577074E932533AF923D7E7D633AE2A421BCBA4146963', '', 'charges.create', 'resolved-released', 'interrupted', <t:0m@58>, 1, NULL, NULL, NULL, NULL, NULL, NULL),
+(5, <t:0m@63>, 'ann@desk', 'asked the bank: ''not charged''', 'interrupted', X'9B8EA665788542169B88B93FE97F72629FF65DB8EB0575E020320DAA3F60AD43', '', 'charges.create', 'resolved-interrupted', 'running', <t:0m@62>, 1, NULL, NULL, NULL, NULL, NULL, NULL),
+(6, <t:0m@67>, 'ann@desk', 'asked the bank: ''not charged''', 'erased', X'0C2C901DA866A54223AD52510247B2554C2B04D24CD38488D95232971E5B5EFD', '', 'charges.create', 'resolved-erased', 'interrupted', <t:0m@65>, 1, NULL, NULL, NULL, NULL, NULL, NULL),
+(7, <t:0m@71>, 'ann@desk', 'asked the bank: ''not charged''', 'completed', X'F6F7A68F6B09C1E63ADC1FFD8B4DDD42B89813BC05EF78111925CB3E28C1EAEE', '', 'charges.create', 'resolved-corrected', 'interrupted', <t:0m@69>, 1, NULL, NULL, NULL, NULL, X'BA0FA59F1F09C8CCCF868CF1AEB4832FD36A38DFB3718546172CCAE4B2A225B0', NULL),
+(8, <t:0m@72>, 'ann@desk', 'asked the bank: ''not charged''', 'corrected', X'F6F7A68F6B09C1E63ADC1FFD8B4DDD42B89813BC05EF78111925CB3E28C1EAEE', '', 'charges.create', 'resolved-corrected', 'completed', <t:0m@71>, 1, NULL, NULL, NULL, X'BA0FA59F1F09C8CCCF868CF1AEB4832FD36A38DFB3718546172CCAE4B2A225B0', X'442FEFD11BDBE70F037290C0C0F7F0D58D2713ECB28D7AD08AE79F3493DF6558', NULL),
+(9, <t:0m@76>, 'ann@desk', 'asked the bank: ''not charged''', 'erased_scope', X'E5156DDE847F2245495950A2F2411AD99E8175FF86455944310BA263D6810AF3', NULL, NULL, NULL, NULL, 4711, NULL, 1, NULL, NULL, NULL, NULL, NULL),
+(10, <t:0m@79>, 'ann@desk', 'asked the bank: ''not charged''', 'purged', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, 1, 0, NULL, NULL, NULL);
 DELETE FROM "idem_records_fencing_floor";
 INSERT INTO "idem_records_fencing_floor" ("one", "fencing_token") VALUES
-(1, <t:0m@66>);
+(1, <t:0m@77>);
 INSERT INTO "idem_records_operations" ("name") VALUES
 ('charges.create'),
 ('letters.post');

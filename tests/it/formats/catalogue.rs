@@ -46,6 +46,8 @@ enum Manually {
     Released,
     Interrupted,
     Erased,
+    /// First to another value.
+    Corrected,
 }
 
 fn catalogue() -> Vec<(How, Entry)> {
@@ -148,6 +150,7 @@ fn catalogue() -> Vec<(How, Entry)> {
         resolved("resolved-released", "runs", Manually::Released),
         resolved("resolved-interrupted", "interrupted", Manually::Interrupted),
         resolved("resolved-erased", "runs", Manually::Erased),
+        resolved("resolved-corrected", "receipt", Manually::Corrected),
         (
             ScopeIsErased,
             within(ERASED_SCOPE, entry("erased-with-its-scope", "runs")),
@@ -296,28 +299,35 @@ async fn bring(writing: &Writing, how: How, entry: &Entry) {
                 _ => call(writing, entry, Err(Failure::TimedOut)).await,
             }
             writing.tick().await;
-            let encoded = |text: String| json_payload(&text);
-            let resolution = match how {
-                Manually::Completed => {
-                    let value = serde_json::to_string(&receipt).unwrap();
-                    Resolution::Complete(Outcome::Completed(encoded(value)))
-                }
+            let completed = |receipt: &Receipt| {
+                let value = serde_json::to_string(receipt).unwrap();
+                Outcome::Completed(json_payload(&value))
+            };
+            let resolutions = match how {
+                Manually::Completed => vec![Resolution::Complete(completed(&receipt))],
                 Manually::Failed => {
                     let error = serde_json::to_string(&Failure::Declined { code: 51 }).unwrap();
-                    Resolution::Complete(Outcome::Failed(encoded(error)))
+                    vec![Resolution::Complete(Outcome::Failed(json_payload(&error)))]
                 }
-                Manually::Unrecorded => Resolution::Complete(Outcome::Unrecorded),
-                Manually::Released => Resolution::Release,
-                Manually::Interrupted => Resolution::Interrupt,
-                Manually::Erased => Resolution::Erase,
+                Manually::Unrecorded => vec![Resolution::Complete(Outcome::Unrecorded)],
+                Manually::Released => vec![Resolution::Release],
+                Manually::Interrupted => vec![Resolution::Interrupt],
+                Manually::Erased => vec![Resolution::Erase],
+                Manually::Corrected => vec![
+                    Resolution::Complete(completed(&Receipt::of("wrong"))),
+                    Resolution::Correct(completed(&receipt)),
+                ],
             };
-            let record = store.get(&entry.id()).await.unwrap().unwrap();
-            let audit = store.audit().unwrap();
-            let observed = record.observation();
-            let resolved = audit
-                .resolve_manually(&observed, &resolution, &change())
-                .await;
-            assert_eq!(resolved.unwrap(), Resolved::Done);
+            for resolution in resolutions {
+                let record = store.get(&entry.id()).await.unwrap().unwrap();
+                let audit = store.audit().unwrap();
+                let observed = record.observation();
+                let resolved = audit
+                    .resolve_manually(&observed, &resolution, &change())
+                    .await;
+                assert_eq!(resolved.unwrap(), Resolved::Done);
+                writing.tick().await;
+            }
         }
         How::ScopeIsErased => {
             call(writing, entry, Ok(receipt)).await;

@@ -2,7 +2,7 @@
 
 use idem_runtime::Store;
 use idem_runtime::operator::OperatorStore;
-use idem_runtime::store::{AuditFilter, AuditSubject, PageRequest};
+use idem_runtime::store::{AuditFilter, AuditSubject, PageRequest, ValueHash};
 use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, Receipt, Stored, downstream_keys, hex};
@@ -25,6 +25,8 @@ pub(super) struct Audited {
     pub(super) actor: String,
     pub(super) reason: String,
     pub(super) subject: String,
+    /// Hashes of the content before and after a change.
+    pub(super) values: [Option<String>; 2],
 }
 
 impl Description {
@@ -85,7 +87,13 @@ pub(super) async fn describe(
             AuditSubject::Scope { id, number, erased } => format!("{id} {number}: {erased} erased"),
             other => format!("{other:?}"),
         };
+        let hash = |hash: Option<ValueHash>| hash.map(|it| it.to_string());
+        let values = match it.record() {
+            Some(record) => [hash(record.old_value), hash(record.new_value)],
+            None => [None, None],
+        };
         Audited {
+            values,
             action: it.action.to_string(),
             actor: it.change.actor().to_owned(),
             reason: it.change.reason().to_owned(),

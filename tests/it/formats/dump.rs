@@ -1,7 +1,8 @@
 //! Dumps of a store as text, and their loading.
 //!
 //! An SQL dump has the statements with which `migrate()` creates the tables, and the rows. A dump of Redis has commands.
-//! Claim ids are random, so a dump has others instead: the first half of the record's id.
+//! Claim ids are random, so a dump has others instead: the first half of the record's id. The user of a database is that of
+//! the test, so a dump has another name.
 
 use std::collections::BTreeMap;
 
@@ -214,7 +215,13 @@ async fn rows(pool: &AnyPool, claim_ids: &Replacements, times: &Times) -> String
             names.join(", ")
         ));
         let rows = values.chunks_exact(columns.len()).map(|row| {
-            let row: Vec<_> = row.iter().map(replaced).collect();
+            let row = row.iter().zip(columns);
+            let row = row.map(|(value, column)| match column.name.as_str() {
+                // Each database of the tests has a user of its own.
+                "database_user" if value != "NULL" => "'service'".to_owned(),
+                _ => replaced(value),
+            });
+            let row: Vec<_> = row.collect();
             format!("({})", row.join(", "))
         });
         text.push_str(&rows.collect::<Vec<_>>().join(",\n"));
@@ -346,7 +353,10 @@ async fn commands(keys: &RedisKeys, claim_ids: &Replacements, times: &Times) -> 
 
 /// Returns true for an entry of the audit that tells of a purge. Its list has a random id.
 fn is_purge(value: &[u8]) -> bool {
-    !is_record(value) && String::from_utf8_lossy(value).contains("\npurged\n")
+    let text = String::from_utf8_lossy(value);
+    // Details follow the action.
+    let is_action = |line: &str| line == "purged" || line.starts_with("purged ");
+    !is_record(value) && text.lines().any(is_action)
 }
 
 fn with_fixed_id(name: &str) -> String {
