@@ -8,6 +8,7 @@ use idem_runtime::record::RecordState;
 
 use crate::call::{Answer, Call};
 use crate::canonical;
+use crate::check::Function;
 use crate::control::Disturbance;
 use crate::finding::Finding;
 use crate::judge::{self, Baseline, Expected, Findings, Problem};
@@ -17,7 +18,7 @@ use crate::plan::Numbers;
 use crate::provider::Loss;
 use crate::report::Mode;
 use crate::schedule::Schedule;
-use crate::world::World;
+use crate::world::{Process, World};
 
 /// Runs a schedule that disturbs the function, and then calls it until nothing is left to do.
 pub(crate) async fn disturbed<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
@@ -137,8 +138,27 @@ pub(crate) async fn disturbed<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
 /// Time in which a database must end a transaction whose connection was dropped.
 const END_OF_A_TRANSACTION: Duration = Duration::from_secs(30);
 
-/// Makes undisturbed calls in new processes until one succeeds: three at most, beside those that found the record held by a
-/// transaction that the database had not ended yet.
+/// Makes an undisturbed call, and repeats it while the record is held by a transaction that the database has not ended yet.
+async fn undisturbed<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
+    world: &World<'w, 'a, P, T, E>,
+    process: &Process<P::Store>,
+    function: &'w Function<'a, P::Store, T, E>,
+) -> Result<(Call<'w>, Answer), Problem> {
+    let begun_at = Instant::now();
+    loop {
+        let mut call = world.begin_other(process, function);
+        let answer = world.run(&mut call).await.unwrap_or_else(Answer::hung);
+        if answer.is_ok()
+            || begun_at.elapsed() > END_OF_A_TRANSACTION
+            || !world.is_held(&process.control).await?
+        {
+            return Ok((call, answer));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Makes undisturbed calls in new processes until one succeeds: three at most.
 async fn settle<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     world: &World<'w, 'a, P, T, E>,
     baseline: &Baseline,
@@ -146,17 +166,7 @@ async fn settle<'w, 'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     for left in (0..3).rev() {
         world.pass_lease().await?;
         let process = world.process();
-        let mut call = world.begin(&process);
-        let mut answer = world.run(&mut call).await.unwrap_or_else(Answer::hung);
-        let begun_at = Instant::now();
-        while !answer.is_ok()
-            && begun_at.elapsed() < END_OF_A_TRANSACTION
-            && world.is_held(&process.control).await?
-        {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            call = world.begin(&process);
-            answer = world.run(&mut call).await.unwrap_or_else(Answer::hung);
-        }
+        let (call, answer) = undisturbed(world, &process, &world.check.function).await?;
         if answer.is_ok() || !baseline.answer.is_ok() || left == 0 {
             world.idle().await;
             return Ok((call, answer));
@@ -480,7 +490,7 @@ async fn delivered<'a, P: Place, T: Debug + 'a, E: Debug + 'a>(
     world.pass_lease().await?;
     let second = world.process();
     for message in &check.messages {
-        world.run(&mut world.begin_other(&second, message)).await;
+        undisturbed(world, &second, message).await?;
     }
     let last = settle(world, baseline).await?;
     let expected = Expected::of_messages(baseline.all_effects);
