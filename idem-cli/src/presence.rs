@@ -35,14 +35,22 @@ impl Connection {
             return Ok(true);
         }
         let records = self.idem.records();
-        let one = PageRequest {
+        let mut one = PageRequest {
             limit: 1,
             after: None,
         };
-        let page = records.list(&Filter::default(), &one).await?;
-        if !(page.records.is_empty() && page.unreadable.is_empty() && page.next.is_none()) {
-            return Ok(true);
+        loop {
+            let page = records.list(&Filter::default(), &one).await?;
+            if !(page.records.is_empty() && page.unreadable.is_empty()) {
+                return Ok(true);
+            }
+            // Among many keys of other programs, a page may be empty and not the last one.
+            match page.next {
+                Some(next) => one.after = Some(next),
+                None => break,
+            }
         }
+        one.after = None;
         let audit = records.audit(&AuditFilter::default(), &one).await?;
         Ok(!(audit.entries.is_empty() && audit.unreadable.is_empty()))
     }

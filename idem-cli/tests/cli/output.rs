@@ -79,8 +79,9 @@ const COMMANDS: [(&[&str], i32); 31] = [
     (&["purge", "--yes", "--reason", "make room"], 0),
 ];
 /// Commands that change a record, with what they need besides.
-const CHANGES: [(&str, &[&str], Option<RecordState>); 4] = [
+const CHANGES: [(&str, &[&str], Option<RecordState>); 5] = [
     ("complete", &["--value", "7"], Some(RecordState::Completed)),
+    ("correct", &["--value", "7"], Some(RecordState::Completed)),
     ("fail", &["--error", "7"], Some(RecordState::Failed)),
     ("release", &[], Some(RecordState::Released)),
     ("erase", &[], None),
@@ -168,8 +169,13 @@ async fn the_exit_code_says_what_became_of_a_change() {
         for (command, more, state) in CHANGES {
             for as_json in [false, true] {
                 let place = place().await;
+                let asked = ["--yes", "--reason", "asked the post"];
+                if command == "correct" {
+                    let wrong = on_letter("complete", &["--value", "8"]);
+                    place.idem(&[&wrong[..], &asked].concat()).expect(0, &[]);
+                }
                 let mut arguments = on_letter(command, more);
-                arguments.extend(["--yes", "--reason", "asked the post"]);
+                arguments.extend(asked);
                 arguments.extend(as_json.then_some("--json"));
                 let ran = run(&place, to, &arguments);
                 let told = String::from_utf8_lossy(&ran.stderr);
