@@ -201,7 +201,7 @@ impl Attempt {
 
     /// True unless the lease lasts until the process ends.
     pub(super) fn is_renewable(&self) -> bool {
-        let Some(end) = self.call.lease_end else {
+        let Some(end) = self.call.lease_end() else {
             return true;
         };
         self.live_until().is_some_and(|until| until < end)

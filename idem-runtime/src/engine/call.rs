@@ -391,14 +391,15 @@ impl Call {
         let by_fingerprint = inputs.key.is_none();
         let run_unprotected = inputs.may_run_unprotected(&engine.policy);
         let kept_for = inputs.remember.unwrap_or(inputs.ttl);
-        let lease_end = match inputs.transactional {
-            true => None,
-            false => inputs.deadline.and_then(|it| it.lease_end()),
-        };
+        let deadline = inputs.deadline.map(|deadline| match inputs.transactional {
+            // There is no lease that could end with the process.
+            true => Deadline::new(deadline.begin_by()),
+            false => deadline,
+        });
         let lease = inputs.lease(&engine.policy);
-        let lease = match lease_end {
+        let lease = match deadline.and_then(|it| it.lease_end()) {
             None => lease,
-            Some(_) => lease_within(lease, Instant::now(), lease_end),
+            end => lease_within(lease, Instant::now(), end),
         };
         let fingerprint = engine.sign(&inputs.digest);
         let key = inputs
@@ -427,8 +428,7 @@ impl Call {
             KeyChecks::of(&identity.key, retention, first_claim_by, engine.restored_at);
         Ok(Arc::new(Prepared {
             wait: inputs.wait.unwrap_or(engine.policy.wait),
-            deadline: inputs.deadline.map(|it| it.begin_by()),
-            lease_end,
+            deadline: deadline.map(Box::new),
             request: ClaimRequest {
                 id: RecordId::of(&identity),
                 identity,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::admission::RETRY_AFTER;
-use super::deadline::lease_within;
+use super::deadline::{Deadline, lease_within};
 use super::key_age::{FirstClaimBy, KeyChecks};
 use super::progress::Progress;
 use super::singleflight::{SharedCall, SingleFlight};
@@ -32,10 +32,8 @@ pub(crate) struct Prepared {
     /// The digest of the request before any signing.
     pub(super) digest: Digest,
     pub(super) wait: Duration,
-    /// Time after which nothing is begun.
-    pub(super) deadline: Option<Instant>,
-    /// Time beyond which no lease is given, because the process ends.
-    pub(super) lease_end: Option<Instant>,
+    /// Time limit of the call. Boxed, because few calls have one.
+    pub(super) deadline: Option<Box<Deadline>>,
     pub(super) by_fingerprint: bool,
     pub(super) run_unprotected: bool,
     /// Recovery input, saved with the record before the body runs. Boxed, because few calls have one.
@@ -118,24 +116,34 @@ impl Prepared {
 
     /// Lease of a renewal that is sent at this time.
     pub(super) fn lease_at(&self, sent_at: Instant) -> Duration {
-        lease_within(self.request.lease, sent_at, self.lease_end)
+        lease_within(self.request.lease, sent_at, self.lease_end())
+    }
+
+    /// Time beyond which no lease is given, because the process ends.
+    pub(super) fn lease_end(&self) -> Option<Instant> {
+        self.deadline.as_ref()?.lease_end()
+    }
+
+    /// Time after which nothing is begun.
+    pub(super) fn begin_by(&self) -> Option<Instant> {
+        self.deadline.as_ref().map(|it| it.begin_by())
     }
 
     /// The earlier of this time and the call's deadline.
     pub(super) fn by_deadline(&self, time: Instant) -> Instant {
-        self.deadline.map_or(time, |deadline| deadline.min(time))
+        self.begin_by().map_or(time, |begin_by| begin_by.min(time))
     }
 
     /// Time limit of a store call that is of no use after the call's deadline.
     pub(super) fn time_left(&self, limit: Duration) -> Duration {
-        let left = self.deadline.map(|it| it.duration_since(Instant::now()));
+        let left = self.begin_by().map(|it| it.duration_since(Instant::now()));
         left.map_or(limit, |left| left.min(limit))
     }
 
     /// Refuses to begin after the call's deadline.
     pub(super) fn check_deadline(&self) -> Result<(), Error> {
-        match self.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(Error::Overloaded {
+        match self.begin_by() {
+            Some(begin_by) if Instant::now() >= begin_by => Err(Error::Overloaded {
                 retry_after: RETRY_AFTER[0],
             }),
             _ => Ok(()),

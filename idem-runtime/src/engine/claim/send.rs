@@ -264,7 +264,7 @@ pub(super) async fn wait_for_admission(
         let next_look_by = later(until, call.engine.policy.store_timeout);
         call.progress.publish(Phase::Queued { next_look_by });
     };
-    let admitted = admission.admit(operation, call.deadline, waits_until);
+    let admitted = admission.admit(operation, call.begin_by(), waits_until);
     let permit = admitted
         .await
         .map_err(|refused| call.engine.refusal(refused))?;
