@@ -130,16 +130,16 @@ where
                 ),
                 ErrorCodec::none(),
             );
-            let mut running = match claim(claiming, &switch).await {
+            let claimed = match claim(claiming, &switch).await {
+                Ok(running) => Ok(running),
+                Err(mut outcome) => match deriving(&mut outcome, &config, || parts.clone()) {
+                    Some(deriving) => Err(deriving),
+                    None => return answer(outcome, || config.record_of(*key?)),
+                },
+            };
+            let mut running = match claimed {
                 Ok(running) => running,
-                Err(outcome) => {
-                    let outcome = match is_underived(&outcome) {
-                        // Boxed, because few layers derive responses.
-                        true => Box::pin(derive(outcome, &config, parts)).await,
-                        false => outcome,
-                    };
-                    return answer(outcome, || config.record_of(*key?));
-                }
+                Err(deriving) => return answer(deriving.await, || config.record_of(*key?)),
             };
             // The result of another call that took over may be a value.
             let head = config.derived.is_some().then(|| Box::new(parts.clone()));
@@ -167,12 +167,19 @@ where
                 NotStored::Service(error) if config.not_run.is(error) => Finality::Transient,
                 NotStored::Service(_) | NotStored::Refused(_) => Finality::Unknown,
             });
-            let mut outcome = finish.await;
-            if let Some(head) = head
-                && is_underived(&outcome)
-            {
-                outcome = Box::pin(derive(outcome, &config, *head)).await;
-            }
+            let deriving = {
+                let mut outcome = finish.await;
+                // Without a head the layer derives nothing, and says so.
+                let head = || head.map_or_else(|| Request::new(()).into_parts().0, |it| *it);
+                match deriving(&mut outcome, &config, head) {
+                    Some(deriving) => deriving,
+                    None => {
+                        drop(permit);
+                        return answer(outcome, || Some(record));
+                    }
+                }
+            };
+            let outcome = deriving.await;
             drop(permit);
             answer(outcome, || Some(record))
         }
@@ -346,35 +353,45 @@ impl<ResBody: HttpBody> FinalResponse<ResBody> {
     }
 }
 
-fn is_underived<ResBody: HttpBody, E>(outcome: &GuardedResult<ResBody, E>) -> bool {
-    matches!(outcome, Ok(replayed) if replayed.underived.is_some())
-}
+/// Derives the response to a retry.
+type Deriving<ResBody, E> = Pin<Box<dyn Future<Output = GuardedResult<ResBody, E>> + Send>>;
 
-/// Derives the response to a retry, if a value is stored in its place.
-async fn derive<ResBody: HttpBody, E>(
-    outcome: GuardedResult<ResBody, E>,
-    config: &Config,
-    request: request::Parts,
-) -> GuardedResult<ResBody, E> {
-    let mut replayed = outcome?;
-    let Some(underived) = replayed.underived.take() else {
-        return Ok(replayed);
-    };
-    let Underived { status, value } = *underived;
-    let reply = StoredReply {
-        status,
-        value,
-        request,
-    };
-    replayed.response = match derived::derive(config.derived.as_ref(), reply).await? {
-        Ok(response) => {
-            let mut response = response.map(Body::from);
-            // The mark of a replay, and for how long the key is stored.
-            let marks = mem::take(replayed.response.headers_mut());
-            response.headers_mut().extend(marks);
-            response
-        }
-        Err(problem) => config.problem(problem),
-    };
-    Ok(replayed)
+/// Begins to derive the response to a retry, if a value is stored in its place.
+///
+/// A future of its own, because the future of every request would otherwise have places for the outcome. Few layers derive
+/// responses.
+fn deriving<ResBody, E>(
+    outcome: &mut GuardedResult<ResBody, E>,
+    config: &Arc<Config>,
+    head: impl FnOnce() -> request::Parts,
+) -> Option<Deriving<ResBody, E>>
+where
+    ResBody: HttpBody + Send + 'static,
+    E: Send + 'static,
+{
+    let replayed = outcome.as_mut().ok()?;
+    let Underived { status, value } = *replayed.underived.take()?;
+    // The mark of a replay, and for how long the key is stored.
+    let marks = mem::take(replayed.response.headers_mut());
+    let (config, request) = (Arc::clone(config), head());
+    Some(Box::pin(async move {
+        let reply = StoredReply {
+            status,
+            value,
+            request,
+        };
+        let response = match derived::derive(config.derived.as_ref(), reply).await? {
+            Ok(response) => {
+                let mut response = response.map(Body::from);
+                response.headers_mut().extend(marks);
+                response
+            }
+            Err(problem) => config.problem(problem),
+        };
+        Ok(FinalResponse {
+            response,
+            encoded: None,
+            underived: None,
+        })
+    }))
 }

@@ -20,9 +20,10 @@ const TAG: &str = "http/1";
 const VALUE_TAG: &str = "http-value/1";
 
 /// Encoded form of what is stored.
-pub(super) struct Encoded {
-    tag: &'static str,
-    bytes: Vec<u8>,
+pub(super) enum Encoded {
+    Response(Vec<u8>),
+    /// A value that is stored in the place of a response.
+    Value(Vec<u8>),
 }
 
 /// Decoded form of what is stored.
@@ -152,27 +153,29 @@ impl Allowed {
         }
         bytes.extend_from_slice(b"\r\n");
         bytes.extend_from_slice(body);
-        Encoded { tag: TAG, bytes }
+        Encoded::Response(bytes)
     }
 }
 
 /// Encodes a value in the place of a response with this status.
 pub(super) fn write_value(status: StatusCode, value: &str) -> Encoded {
-    Encoded {
-        tag: VALUE_TAG,
-        bytes: format!("{}\r\n{value}", status.as_str()).into_bytes(),
-    }
+    Encoded::Value(format!("{}\r\n{value}", status.as_str()).into_bytes())
 }
 
 /// Wraps an encoded response for the store. Fails if there is none, or it exceeds the limit.
 pub(super) fn encode(encoded: Option<&Encoded>, limit: usize) -> Result<Payload, EncodeError> {
-    match encoded {
-        Some(Encoded { tag, bytes }) if bytes.len() <= limit => Ok(Payload {
-            codec: (*tag).into(),
-            bytes: bytes.as_slice().into(),
-        }),
-        _ => Err(EncodeError::TooLarge { limit }),
+    let (tag, bytes) = match encoded {
+        Some(Encoded::Response(bytes)) => (TAG, bytes),
+        Some(Encoded::Value(bytes)) => (VALUE_TAG, bytes),
+        None => return Err(EncodeError::TooLarge { limit }),
+    };
+    if bytes.len() > limit {
+        return Err(EncodeError::TooLarge { limit });
     }
+    Ok(Payload {
+        codec: tag.into(),
+        bytes: bytes.as_slice().into(),
+    })
 }
 
 /// Decodes a stored response, or the value in its place.
