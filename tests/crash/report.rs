@@ -130,6 +130,9 @@ pub(crate) async fn judge(
             (Ok(receipt), Some(RecordState::Completed)) => {
                 mode.completed += 1;
                 let differs = receipts.is_some_and(|them| them.iter().any(|it| it != receipt));
+                if differs {
+                    eprintln!("lost: {name} {key}: acknowledged {receipts:?}, now {receipt}");
+                }
                 mode.lost_outcomes += u64::from(differs);
             }
             (Err(ChargeError::Idempotency(Error::Interrupted)), Some(RecordState::Interrupted)) => {
