@@ -1,5 +1,5 @@
-//! Public enums, and structs whose fields are all public, that may grow without a breaking release: each has `#[non_exhaustive]`, or
-//! is in the list of those that deliberately do not.
+//! Public enums, and structs whose fields are all public, that may grow without a breaking release: each has
+//! `#[non_exhaustive]`, or is in the list of those that deliberately do not.
 
 use std::collections::BTreeSet;
 
