@@ -126,7 +126,7 @@ pub(crate) async fn counted(
 
 /// Returns true if no record was found.
 pub(crate) fn is_empty(stats: &Counted) -> bool {
-    stats.groups.is_empty() && stats.unreadable == Count::Exactly(0)
+    stats.groups.is_empty() && stats.unreadable.number() == 0
 }
 
 /// Statistics as text: a table, and the sums.
