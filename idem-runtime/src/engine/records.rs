@@ -310,8 +310,7 @@ impl<'a> RecordChanges<'a> {
         observed: &Observation,
         value: &T,
     ) -> Result<Resolved, Error> {
-        let values = operation.values().unwrap_or(ValueCodec::stored());
-        let outcome = Outcome::Completed(self.records.encode(value, values)?);
+        let outcome = self.completed(operation, value)?;
         self.of_operation(operation.name(), observed, Resolution::Complete(outcome))
             .await
     }
@@ -327,8 +326,7 @@ impl<'a> RecordChanges<'a> {
         observed: &Observation,
         error: &E,
     ) -> Result<Resolved, Error> {
-        let errors = ValueCodec::stored();
-        let outcome = Outcome::Failed(self.records.encode(error, errors)?);
+        let outcome = self.failed(error)?;
         self.of_operation(operation.name(), observed, Resolution::Complete(outcome))
             .await
     }
@@ -345,8 +343,7 @@ impl<'a> RecordChanges<'a> {
         observed: &Observation,
         value: &T,
     ) -> Result<Resolved, Error> {
-        let values = operation.values().unwrap_or(ValueCodec::stored());
-        let outcome = Outcome::Completed(self.records.encode(value, values)?);
+        let outcome = self.completed(operation, value)?;
         self.of_operation(operation.name(), observed, Resolution::Correct(outcome))
             .await
     }
@@ -361,10 +358,23 @@ impl<'a> RecordChanges<'a> {
         observed: &Observation,
         error: &E,
     ) -> Result<Resolved, Error> {
-        let errors = ValueCodec::stored();
-        let outcome = Outcome::Failed(self.records.encode(error, errors)?);
+        let outcome = self.failed(error)?;
         self.of_operation(operation.name(), observed, Resolution::Correct(outcome))
             .await
+    }
+
+    fn completed<T: StoredValue, E: ?Sized>(
+        self,
+        operation: TypedOperation<T, E>,
+        value: &T,
+    ) -> Result<Outcome, Error> {
+        let values = operation.values().unwrap_or(ValueCodec::stored());
+        Ok(Outcome::Completed(self.records.encode(value, values)?))
+    }
+
+    fn failed<E: StoredValue>(self, error: &E) -> Result<Outcome, Error> {
+        let errors = ValueCodec::stored();
+        Ok(Outcome::Failed(self.records.encode(error, errors)?))
     }
 
     /// Resolves a record of this operation. The operation of an id never changes, so reading it first is no race.
