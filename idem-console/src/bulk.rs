@@ -18,7 +18,7 @@ use super::actions::ACTIONS;
 use super::failure::Failure;
 use super::form::{SignedForm, Submitted};
 use super::guard::MayChange;
-use super::layout::{Page, failure, refusal, sure};
+use super::layout::{Page, failure, foreign_form, refusal, sure};
 use super::lists::{List, RECORDS, STUCK};
 use super::origin::SameOrigin;
 use super::selection::Selection;
@@ -65,8 +65,7 @@ pub(super) async fn preview(
     Form(asked): Form<Asked>,
 ) -> Response {
     if !origin.0 {
-        let text = "The form was sent by another site.";
-        return refusal(&access, StatusCode::FORBIDDEN, text);
+        return foreign_form(&access);
     }
     let Some(may) = access.change() else {
         return refusal(&access, StatusCode::FORBIDDEN, "You may only read here.");

@@ -169,6 +169,12 @@ pub(super) fn refusal(access: &Access, status: StatusCode, text: &str) -> Respon
     Page::new(access, title).with_status(status, &content)
 }
 
+/// Refusal of a form that another site has sent.
+pub(super) fn foreign_form(access: &Access) -> Response {
+    let text = "The form was sent by another site.";
+    refusal(access, StatusCode::FORBIDDEN, text)
+}
+
 pub(super) async fn not_found(access: &Access) -> Response {
     access.conceal_time().await;
     let text =

@@ -3,7 +3,6 @@
 use axum::Form;
 use axum::extract::Query;
 use axum::response::{IntoResponse as _, Redirect, Response};
-use http::StatusCode;
 use idem_runtime::operator::text::shown;
 use idem_runtime::operator::{AgeOrder, OptionalIndex};
 use idem_runtime::record::{OwnerLabel, RecordState};
@@ -13,7 +12,7 @@ use maud::{Markup, html};
 use super::access::{Access, MAX_EXAMINED};
 use super::actions::ACTIONS;
 use super::failure::Failure;
-use super::layout::{Page, failure, refusal, turns};
+use super::layout::{Page, failure, foreign_form, turns};
 use super::link::query;
 use super::origin::SameOrigin;
 use super::selection::{Chosen, Selection, Wanted};
@@ -101,8 +100,7 @@ pub(super) async fn select_stuck(
 /// Redirects to the list with a selection. The form is sent in a body, because it has a scope: URLs are logged.
 fn select(access: &Access, list: List, origin: &SameOrigin, chosen: Chosen) -> Response {
     if !origin.0 {
-        let text = "The form was sent by another site.";
-        return refusal(access, StatusCode::FORBIDDEN, text);
+        return foreign_form(access);
     }
     let selection = chosen.sealed(access);
     let path = format!("{}{}", list.path, query(&selection.parts()));

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::access::Access;
 use super::failure::Failure;
-use super::layout::{Page, failure, refusal};
+use super::layout::{Page, failure, foreign_form, refusal};
 use super::origin::SameOrigin;
 use super::table::table;
 
@@ -60,11 +60,7 @@ pub(super) async fn find(
     Form(wanted): Form<Wanted>,
 ) -> Response {
     if !origin.0 {
-        return refusal(
-            &access,
-            StatusCode::FORBIDDEN,
-            "The form was sent by another site.",
-        );
+        return foreign_form(&access);
     }
     if wanted.id.trim().is_empty() && wanted.operation.trim().is_empty() {
         return find_in_all(&access, &wanted).await;
