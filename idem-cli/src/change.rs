@@ -2,7 +2,7 @@
 //! shown.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use idem_runtime::Codec;
@@ -49,15 +49,10 @@ pub(crate) async fn fail(idem: &Handle, fail: &Fail) -> anyhow::Result<End> {
 
 pub(crate) async fn correct(idem: &Handle, correct: &Correct) -> anyhow::Result<End> {
     let content = &correct.content;
-    let of = |value: &Option<String>, file: &Option<PathBuf>| {
-        read_json(&Content {
-            value: value.clone(),
-            value_file: file.clone(),
-        })
-    };
-    let outcome = match of(&content.value, &content.value_file)? {
+    let value = json_of(content.value.as_deref(), content.value_file.as_deref())?;
+    let outcome = match value {
         Some(value) => Outcome::Completed(value),
-        None => match of(&content.error, &content.error_file)? {
+        None => match json_of(content.error.as_deref(), content.error_file.as_deref())? {
             Some(error) => Outcome::Failed(error),
             None => Outcome::Unrecorded,
         },
@@ -194,8 +189,12 @@ fn print_changed(shown: &Record, now: Option<&Record>) {
 
 /// Reads a JSON text from the command line or a file, and checks it. None if there is neither.
 fn read_json(content: &Content) -> anyhow::Result<Option<Payload>> {
-    let text = match (&content.value, &content.value_file) {
-        (Some(text), _) => text.clone(),
+    json_of(content.value.as_deref(), content.value_file.as_deref())
+}
+
+fn json_of(text: Option<&str>, file: Option<&Path>) -> anyhow::Result<Option<Payload>> {
+    let text = match (text, file) {
+        (Some(text), _) => text.to_owned(),
         (None, Some(path)) => read_file(path)?,
         (None, None) => return Ok(None),
     };
